@@ -1,0 +1,5 @@
+"""Re-exports `endoscope.debuggers.forward_debugger.ForwardDebugger`."""
+
+from endoscope.debuggers.forward_debugger import ForwardDebugger
+
+__all__ = ["ForwardDebugger"]

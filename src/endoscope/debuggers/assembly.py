@@ -1,0 +1,71 @@
+"""From a config to debuggers by name: nodes are built, patterns expanded, and every mistake found before the first step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from endoscope.config import build_from_config
+from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.errors import ConfigError, LayerNotFoundError
+from endoscope.layers import is_pattern, select
+
+
+def assemble(debuggers_config: Sequence[Mapping[str, Any]], model: torch.nn.Module) -> dict[str, BaseDebugger]:
+    """Every debugger by its name; a layer pattern becomes one debugger a layer, named ``name/layer``."""
+    if not isinstance(debuggers_config, Sequence) or isinstance(debuggers_config, (str, bytes)):
+        raise ConfigError(f"debuggers_config must be a list, not {type(debuggers_config).__name__}")
+    debuggers: dict[str, BaseDebugger] = {}
+    for k, entry in enumerate(debuggers_config):
+        where = f"debuggers_config[{k}]"
+        if not isinstance(entry, Mapping) or set(entry) != {"name", "debugger_config"}:
+            found = f"the keys {sorted(map(str, entry))}" if isinstance(entry, Mapping) else type(entry).__name__
+            raise ConfigError(f"{where} must be a dict with 'name' and 'debugger_config', found {found}")
+        name = entry["name"]
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{where}.name must be text, found {name!r}")
+        try:
+            for full, debugger in _expand(name, entry["debugger_config"], model, where):
+                if full in debuggers:
+                    raise ConfigError(f"{where}.name: there is already a debugger called {full!r}; names must differ")
+                debuggers[full] = debugger
+        except LayerNotFoundError as e:
+            raise LayerNotFoundError(f"{where} ({name!r}): {e}") from None
+    return debuggers
+
+
+def _expand(name: str, config: Any, model: torch.nn.Module, where: str) -> Iterator[tuple[str, BaseDebugger]]:
+    pattern = _layer_pattern(config)
+    if pattern is None:
+        yield name, _build(config, model, where)
+        return
+    for layer in select(model, pattern):
+        if isinstance(config, Mapping):
+            yield f"{name}/{layer}", _build({**config, "args": {**config["args"], "layer_name": layer}}, model, where)
+        else:
+            one = copy.deepcopy(config)
+            one.layer_name = layer
+            yield f"{name}/{layer}", one
+
+
+def _layer_pattern(config: Any) -> str | None:
+    name = config.get("args", {}).get("layer_name") if isinstance(config, Mapping) else getattr(config, "layer_name", None)
+    return name if isinstance(name, str) and is_pattern(name) else None
+
+
+def _build(config: Any, model: torch.nn.Module, where: str) -> BaseDebugger:
+    try:
+        debugger = build_from_config(config)
+    except ConfigError as e:
+        raise type(e)(f"{where}.debugger_config: {e}") from None
+    if not isinstance(debugger, BaseDebugger):
+        raise ConfigError(f"{where}.debugger_config must build a BaseDebugger, found {type(debugger).__name__}")
+    if (layer_name := getattr(debugger, "layer_name", None)) is not None:
+        select(model, layer_name)
+    check = getattr(debugger, "check", None)
+    if callable(check):
+        check(model)
+    return debugger

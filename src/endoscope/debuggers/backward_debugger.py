@@ -1,0 +1,37 @@
+"""BackwardDebugger: a debugger that sees the gradient of one layer's output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+
+from endoscope.debuggers.base_debugger import BaseDebugger
+
+
+class BackwardDebugger(BaseDebugger):
+    """Look at the gradient that reaches a layer's output.
+
+    >>> class GradNorm(BackwardDebugger):
+    ...     def process_backward(self, module, grad_output):
+    ...         return {"norm": float(grad_output.norm())}
+
+    The gradient is read by hooks on the output tensors, set in the forward: an in-place operation after the layer does
+    no harm, as it would to a full backward hook. Call the `SequentialDebugger` after ``loss.backward()``. Gradients are
+    as autograd passes them on: under a ``GradScaler`` still multiplied by its scale, and before any clipping.
+    """
+
+    calls: Literal["last", "all"] = "last"
+
+    def __init__(self, layer_name: str, *, calls: Literal["last", "all"] = "last") -> None:
+        self.layer_name = layer_name
+        self.calls = calls
+
+    @abstractmethod
+    def process_backward(self, module: torch.nn.Module, grad_output: Any) -> Any:
+        """Return what to keep. ``grad_output`` has the structure of the layer's output, None where no gradient came."""
+
+    def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:
+        """By itself it has seen no gradient: `SequentialDebugger` sets the hooks that call `process_backward`."""
+        return None

@@ -1,0 +1,188 @@
+"""Captures: what the hooked debuggers have seen in the current forward, on each thread that calls the model.
+
+The root module's pre-hook opens a window; layer hooks fill it; `take` closes it and hands it over. A window belongs to
+one thread, so that several threads may call the model at once. Nothing of an earlier forward is ever handed out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from endoscope.debuggers.backward_debugger import BackwardDebugger
+from endoscope.debuggers.forward_debugger import ForwardDebugger
+from endoscope.debuggers.guard import Guard
+from endoscope.hooks import HookSet
+from endoscope.layers import get_layer_by_name, unwrap
+from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
+
+Hooked = ForwardDebugger | BackwardDebugger
+
+
+class Window:
+    """One forward: by debugger, the captures of each call, how many calls there were, and what went wrong."""
+
+    __slots__ = ("calls", "captures", "closed", "failures", "reasons")
+
+    def __init__(self) -> None:
+        self.captures: dict[str, dict[int, Snapshot]] = {}
+        self.calls: dict[str, int] = {}
+        self.failures: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
+        self.closed = False
+
+
+class _Thread(threading.local):
+    window: Window | None = None
+    paused = False
+
+
+class Captures:
+    """Attaches the debuggers of a model's layers, and collects what they return."""
+
+    def __init__(self, model: torch.nn.Module, debuggers: Mapping[str, Hooked], guard: Guard) -> None:
+        self._model = model
+        self._debuggers = debuggers
+        self._guard = guard
+        self._hooks = HookSet()
+        self._thread = _Thread()
+        self._forwards = 0
+        by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
+        for name, debugger in debuggers.items():
+            by_layer.setdefault(get_layer_by_name(model, debugger.layer_name), []).append((name, debugger))
+        self._by_layer = by_layer
+
+    def attach(self) -> int:
+        """Register the hooks; returns how many compiled parts of the model run uncompiled meanwhile."""
+        if not self._debuggers:
+            return 0
+        self._hooks.before_forward(unwrap(self._model), self._begin)
+        for layer, debuggers in self._by_layer.items():
+            self._hooks.forward(layer, lambda m, i, o, debuggers=tuple(debuggers): self._seen(debuggers, m, i, o))
+        return self._hooks.run_eagerly(self._model)
+
+    def remove(self) -> None:
+        """Remove the hooks and forget what was seen on this thread."""
+        self._hooks.remove()
+        self._thread.window = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Calls of the model inside belong to a debugger, not to the user: they are not captured."""
+        before, self._thread.paused = self._thread.paused, True
+        try:
+            yield
+        finally:
+            self._thread.paused = before
+
+    def _begin(self, module: torch.nn.Module, input: Any) -> None:
+        if not self._thread.paused:
+            self._thread.window = Window()
+            self._forwards += 1
+
+    def _seen(self, debuggers: Sequence[tuple[str, Hooked]], module: torch.nn.Module, input: Any, output: Any) -> None:
+        thread = self._thread
+        if thread.paused:
+            return
+        window = thread.window
+        if window is None or window.closed:  # the user called a part of the model by itself
+            window = thread.window = Window()
+        again = _in_backward()  # activation checkpointing computes a layer a second time
+        for name, debugger in debuggers:
+            call = window.calls.get(name, 0)
+            if not again:
+                window.calls[name] = call = call + 1
+            if isinstance(debugger, BackwardDebugger):
+                self._await_gradient(window, name, debugger, max(call, 1), module, output)
+            elif not again and not self._guard.muted(name):
+                self._keep(window, name, debugger, call, debugger.process_forward, module, input, output)
+
+    def _keep(self, window: Window, name: str, debugger: Hooked, call: int, function: Any, *args: Any) -> None:
+        result = self._guard.call(name, debugger, function, *args)
+        if isinstance(result, str):
+            window.failures[name] = result
+        elif result.value is None:
+            window.reasons[name] = "the debugger returned nothing"
+        elif debugger.calls == "all":
+            window.captures.setdefault(name, {})[call] = result
+        else:
+            before = window.captures.get(name)
+            if before is None or call >= max(before):  # backward visits the calls last to first
+                window.captures[name] = {call: result}
+
+    def _await_gradient(self, window: Window, name: str, debugger: BackwardDebugger, call: int, module: torch.nn.Module, output: Any) -> None:
+        tensors = [t for t in tensors_in(output) if t.requires_grad]
+        if not tensors:
+            window.reasons[name] = "its output needs no gradient (no_grad, or nothing trainable before it)"
+            return
+        window.reasons[name] = "no gradient had arrived when the debugger was called; call it after loss.backward()"
+
+        def arrived(grad_output: Any) -> None:
+            if not window.closed and not self._guard.muted(name):
+                self._keep(window, name, debugger, call, debugger.process_backward, module, grad_output)
+
+        if isinstance(output, torch.Tensor):
+            output.register_hook(arrived)  # arrived returns None: the gradient passes unchanged
+            return
+        ids = {id(t): k for k, t in enumerate(tensors)}
+        places = apply_tensor_op(lambda t: _Place(ids.get(id(t))), output)
+        torch.autograd.graph.register_multi_grad_hook(tensors, lambda grads: arrived(_fill(places, grads)))
+
+    def take(self) -> tuple[dict[str, Snapshot], dict[str, dict[str, Any]]]:
+        """What this thread's last forward gave, and the notes: absent (with the reason), failures, calls."""
+        window = self._thread.window
+        self._thread.window = None
+        if window is None:
+            unseen = "the model was not called since the last datapoint (on this thread)" if self._forwards else _NEVER_CALLED
+            window = Window()
+        else:
+            unseen = "the layer did not run in this forward"
+        window.closed = True
+        outputs = {name: _joined(window.captures[name], all_calls=d.calls == "all") for name, d in self._debuggers.items() if name in window.captures}
+        notes: dict[str, dict[str, Any]] = {}
+        absent = {n: self._guard.muted(n) or window.reasons.get(n, unseen) for n in self._debuggers if n not in outputs and n not in window.failures}
+        calls = {n: c for n, c in window.calls.items() if c > 1}
+        for kind, found in (("absent", absent), ("failures", window.failures), ("calls", calls)):
+            if found:
+                notes[kind] = found
+        return outputs, notes
+
+    @property
+    def ever_called(self) -> bool:
+        return self._forwards > 0
+
+
+_NEVER_CALLED = "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
+
+
+class _Place:
+    """Where a gradient belongs in the structure of a layer's output."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+
+
+def _fill(places: Any, grads: Sequence[torch.Tensor | None]) -> Any:
+    if isinstance(places, _Place):
+        return None if places.at is None else grads[places.at]
+    if isinstance(places, dict):
+        return {k: _fill(v, grads) for k, v in places.items()}
+    if isinstance(places, (list, tuple)):
+        return tuple(_fill(v, grads) for v in places) if isinstance(places, tuple) else [_fill(v, grads) for v in places]
+    fields = getattr(places, "_fields", None)
+    return _fill(fields, grads) if isinstance(fields, dict) else places
+
+
+def _joined(captures: dict[int, Snapshot], *, all_calls: bool) -> Snapshot:
+    if not all_calls:
+        return next(iter(captures.values()))
+    return Snapshot.joined([captures[k] for k in sorted(captures)])
+
+
+def _in_backward() -> bool:
+    """Whether autograd is running on this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)

@@ -1,0 +1,31 @@
+"""FeatureMapDebugger: a layer's output, with its basic statistics. Runs in the layer's forward hook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from endoscope.debuggers.forward_debugger import ForwardDebugger
+from endoscope.statistics import datapoint_shape, summarize
+from endoscope.tensors import first_tensor
+from endoscope.values import per_datapoint
+
+
+class FeatureMapDebugger(ForwardDebugger):
+    """Keep a layer's output and its mean, spread, bounds and number of non-finite values.
+
+    >>> debugger = FeatureMapDebugger("conv")
+    >>> sorted(debugger.process_forward(torch.nn.Identity(), (), torch.zeros(1, 8, 4, 4)))
+    ['feature_map', 'layer_name', 'stats']
+
+    Of an output with several tensors, the first is the feature map. Every number is one a datapoint.
+    """
+
+    def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
+        feature_map = first_tensor(output)
+        if feature_map is None:
+            return {"error": "Output is not a tensor"}
+        stats: dict[str, Any] = {name: per_datapoint(values) for name, values in summarize(feature_map).items()}
+        stats["shape"] = datapoint_shape(feature_map)
+        return {"feature_map": feature_map, "stats": stats, "layer_name": self.layer_name}

@@ -1,0 +1,49 @@
+"""ForwardDebugger: a debugger that sees one layer's input and output while the model runs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+
+from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.tensors import snapshot
+
+
+class ForwardDebugger(BaseDebugger):
+    """Look at a layer's output in its forward hook.
+
+    >>> class Norm(ForwardDebugger):
+    ...     def process_forward(self, module, input, output):
+    ...         return {"norm": float(output.norm())}
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> norm = Norm("fc")
+    >>> handle = layer.register_forward_hook(norm.forward_hook_fn)
+    >>> _ = layer(torch.zeros(1, 2))
+    >>> sorted(norm.last_capture)
+    ['norm']
+
+    ``layer_name`` is dotted, or a pattern (``"backbone.*"``) that `SequentialDebugger` expands to one debugger a layer.
+    ``calls`` says what is kept of a layer that runs several times in one forward: ``"last"``, or ``"all"`` as a list.
+    """
+
+    calls: Literal["last", "all"] = "last"
+    last_capture: Any = None
+    """A copy of what `process_forward` returned last, when `forward_hook_fn` is used by itself."""
+
+    def __init__(self, layer_name: str, *, calls: Literal["last", "all"] = "last") -> None:
+        self.layer_name = layer_name
+        self.calls = calls
+
+    @abstractmethod
+    def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
+        """Return what to keep. Called inside the forward, without gradient; the result is copied at once."""
+
+    def forward_hook_fn(self, module: torch.nn.Module, input: Any, output: Any) -> None:
+        """The hook to register when this debugger is used alone."""
+        with torch.no_grad():
+            self.last_capture = snapshot(self.process_forward(module, input, output)).wait()
+
+    def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:
+        return self.last_capture

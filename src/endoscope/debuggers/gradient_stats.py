@@ -1,0 +1,38 @@
+"""GradientStatsDebugger: the gradient of a layer's output in numbers. Runs in the backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from endoscope.debuggers.backward_debugger import BackwardDebugger
+from endoscope.statistics import datapoint_shape, fraction_zero, l2_norm, summarize
+from endoscope.tensors import first_tensor
+from endoscope.values import per_datapoint
+
+
+class GradientStatsDebugger(BackwardDebugger):
+    """Measure the gradient that reaches a layer's output: distribution, norm, zeros, non-finite values.
+
+    >>> debugger = GradientStatsDebugger("fc")
+    >>> seen = debugger.process_backward(torch.nn.Identity(), torch.tensor([[3.0, 4.0]]))
+    >>> seen["gradient_stats"]["l2_norm"]
+    5.0
+
+    Every number is one a datapoint. Of a loss that is the mean over the batch, each datapoint's gradient is its own
+    divided by the batch size.
+    """
+
+    def process_backward(self, module: torch.nn.Module, grad_output: Any) -> dict[str, Any]:
+        gradient = first_tensor(grad_output)
+        if gradient is None:
+            return {"error": "No gradient reached the output"}
+        numbers = {
+            **summarize(gradient),
+            "l2_norm": l2_norm(gradient),
+            "fraction_zero": fraction_zero(gradient),
+        }
+        stats: dict[str, Any] = {name: per_datapoint(values) for name, values in numbers.items()}
+        stats["shape"] = datapoint_shape(gradient)
+        return {"layer_name": self.layer_name, "gradient_stats": stats}

@@ -1,0 +1,90 @@
+"""Guard: runs a user's debugger so that nothing it does reaches the user's training.
+
+Its exceptions are kept, its random draws are undone, no gradient is recorded for it, and what it returns is copied.
+Runs on the thread that calls the model (or autograd's, for gradients).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.errors import DebuggerError
+from endoscope.tensors import Snapshot, snapshot
+
+log = logging.getLogger("endoscope")
+
+OnError = Literal["record", "raise"]
+FAILURES_TO_MUTE = 3
+
+
+@dataclass
+class Failures:
+    """How often a debugger has failed: in all, in a row, and the last error."""
+
+    count: int = 0
+    in_a_row: int = 0
+    last: str = ""
+
+    @property
+    def muted(self) -> bool:
+        return self.in_a_row >= FAILURES_TO_MUTE
+
+    def __str__(self) -> str:
+        return f"failed {self.count} times{', then muted' if self.muted else ''}; last: {self.last}"
+
+
+class Guard:
+    """Calls debuggers by name and keeps account of their failures."""
+
+    def __init__(self, *, on_error: OnError) -> None:
+        self._on_error = on_error
+        self.failures: dict[str, Failures] = {}
+
+    def muted(self, name: str) -> str | None:
+        """Why this debugger is no longer called; None while it is."""
+        failures = self.failures.get(name)
+        if failures is None or not failures.muted:
+            return None
+        return f"muted after {FAILURES_TO_MUTE} failures in a row, the last: {failures.last}"
+
+    def call(self, name: str, debugger: BaseDebugger, function: Callable[..., Any], *args: Any) -> Snapshot | str:
+        """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure."""
+        torch_state = torch.default_generator.get_state()
+        cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        python_states = (random.getstate(), np.random.get_state()) if debugger.uses_random else None
+        try:
+            with torch.no_grad():
+                result = snapshot(function(*args))
+        except Exception as e:
+            return self._failed(name, e)
+        finally:
+            torch.default_generator.set_state(torch_state)
+            if cuda_state is not None:
+                torch.cuda.set_rng_state(cuda_state)
+            if python_states is not None:
+                random.setstate(python_states[0])
+                np.random.set_state(python_states[1])
+        if self.failures and name in self.failures:
+            self.failures[name].in_a_row = 0
+        return result
+
+    def _failed(self, name: str, error: Exception) -> str:
+        if self._on_error == "raise":
+            raise DebuggerError(f"debugger {name!r} raised {type(error).__name__}: {error}") from error
+        failures = self.failures.setdefault(name, Failures())
+        failures.count += 1
+        failures.in_a_row += 1
+        failures.last = f"{type(error).__name__}: {error}"
+        if failures.count == 1:
+            log.warning("debugger %r raised %s; training goes on, the failure is recorded with the datapoint", name, failures.last, exc_info=error)
+        if failures.in_a_row == FAILURES_TO_MUTE:
+            log.warning("debugger %r failed %d times in a row and is muted", name, FAILURES_TO_MUTE)
+        return failures.last

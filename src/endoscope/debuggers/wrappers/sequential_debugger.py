@@ -1,0 +1,263 @@
+"""SequentialDebugger: runs several debuggers on each datapoint and streams what they return into pages."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+
+from endoscope.debuggers.assembly import assemble
+from endoscope.debuggers.backward_debugger import BackwardDebugger
+from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.debuggers.captures import Captures
+from endoscope.debuggers.forward_debugger import ForwardDebugger
+from endoscope.debuggers.guard import Failures, Guard, OnError
+from endoscope.debuggers.indices import datapoint_index
+from endoscope.errors import ConfigError
+from endoscope.pages.store import PageFormat, PageStore, StoreSettings
+from endoscope.tensors import Snapshot, snapshot
+
+log = logging.getLogger("endoscope")
+
+
+@dataclass(frozen=True)
+class SaveReport:
+    """What `save_all` saved, and what it could not."""
+
+    folder: Path
+    records: int
+    dropped: int = 0
+    lost: int = 0
+    problem: str | None = None
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return not (self.dropped or self.lost or self.problem or self.failures)
+
+    def __str__(self) -> str:
+        text = [f"{self.records} records in {self.folder}"]
+        if self.dropped:
+            text.append(f"{self.dropped} dropped because the queue was full")
+        if self.lost:
+            text.append(f"{self.lost} lost because they could not be written")
+        if self.problem:
+            text.append(self.problem)
+        return "; ".join(text + [f"debugger {name!r} {f}" for name, f in self.failures.items()])
+
+
+class SequentialDebugger(BaseDebugger):
+    """Runs debuggers on each datapoint; what they return goes to disk in pages, in bounded memory.
+
+    >>> debugger = SequentialDebugger(
+    ...     [{"name": "features", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "backbone.*"}}}],
+    ...     model, output_dir="runs/cnn/epoch_4/debugger")
+    >>> debugger.enabled = True                     # attaches the hooks; False removes them
+    >>> for x, y, i in loader:
+    ...     outputs = model(x)
+    ...     seen = debugger({"inputs": x, "labels": y, "outputs": outputs, "meta_info": {"idx": i}}, model)
+    >>> debugger.close()
+    >>> endoscope.load_debug_outputs("runs/cnn/epoch_4")[17]["features/backbone.layer4"]["feature_map"]
+
+    Pages stream into ``output_dir`` when it is known; otherwise they are spooled to disk and `save_all` moves them.
+    The tensors a call returns are the ones being written: read them, do not change them.
+
+    debuggers_config: ``[{"name": ..., "debugger_config": {"class": ..., "args": {...}}}, ...]``.
+    page_size_mb: a new page begins before this size would be passed (MiB of true bytes).
+    output_dir: the folder for the pages; refused when it already holds some, unless ``overwrite``.
+    queue_mb: memory for records that wait for the disk. When it is full, ``on_full="block"`` makes the loop wait and
+        ``"drop"`` leaves records out, with a count that is stored.
+    on_error: ``"record"`` keeps a debugger's exception with the datapoint, ``"raise"`` raises it as `DebuggerError`.
+    page_format: ``"safetensors"``, or ``"pickle"`` for ``page_N.pkl``.
+    spool_dir: where pages wait when no ``output_dir`` is given; the system's temporary folder by default.
+    """
+
+    def __init__(
+        self,
+        debuggers_config: Sequence[Mapping[str, Any]],
+        model: torch.nn.Module,
+        page_size_mb: float = 100,
+        *,
+        output_dir: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        queue_mb: float = 256,
+        on_full: Literal["block", "drop"] = "block",
+        on_error: OnError = "record",
+        page_format: PageFormat = "safetensors",
+        spool_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        _check_choice("on_full", on_full, ("block", "drop"))
+        _check_choice("on_error", on_error, ("record", "raise"))
+        _check_choice("page_format", page_format, ("safetensors", "pickle"))
+        self.page_size = _megabytes("page_size_mb", page_size_mb)
+        if not isinstance(model, torch.nn.Module):
+            raise ConfigError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        self.model = model
+        self.debuggers: dict[str, BaseDebugger] = assemble(debuggers_config, model)
+        self.forward_debuggers = _by_layer(self.debuggers, ForwardDebugger)
+        self.backward_debuggers = _by_layer(self.debuggers, BackwardDebugger)
+        self._guard = Guard(on_error=on_error)
+        hooked = {n: d for n, d in self.debuggers.items() if isinstance(d, (ForwardDebugger, BackwardDebugger))}
+        self._after = {n: d for n, d in self.debuggers.items() if n not in hooked}
+        self._captures = Captures(model, hooked, self._guard)
+        settings = StoreSettings(self.page_size, _megabytes("queue_mb", queue_mb), on_full, page_format, overwrite, spool_dir)
+        self._store = PageStore(output_dir, settings)
+        self._enabled = self._closed = False
+        self._told: set[str] = set()
+
+    # ---- switching on and off
+    @property
+    def enabled(self) -> bool:
+        """Whether the hooks are attached. Setting it attaches or removes them; it starts as False."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        if bool(value) == self._enabled:
+            return
+        if not value:
+            self._captures.remove()
+            self._enabled = False
+            return
+        if self._closed:
+            raise ConfigError("this debugger is closed; make a new one")
+        if os.environ.get("ENDOSCOPE", "").lower() == "off":
+            self._tell("ENDOSCOPE=off is set: nothing is captured")
+            return
+        compiled = self._captures.attach()
+        self._enabled = True
+        if compiled:
+            self._tell("the model is compiled: it runs uncompiled while the debugger is enabled, because compiled code calls no new hooks")
+
+    def _tell(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            log.warning("%s", message)
+
+    # ---- a datapoint
+    def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module | None = None) -> dict[str, Any]:
+        """Run every debugger on a datapoint (or batch) that the model has just seen; returns ``{name: outputs}``."""
+        if not self._enabled:
+            return {}
+        idx = datapoint_index(datapoint)
+        seen, notes = self._captures.take()
+        if self._store.foreign:
+            self._tell("this process only inherited the debugger (fork): nothing is stored from it")
+        if self._after:
+            with self._captures.paused():
+                for name, debugger in self._after.items():
+                    self._run(name, debugger, datapoint, self.model if model is None else model, seen, notes)
+            seen = {name: seen[name] for name in self.debuggers if name in seen}
+        if not self._captures.ever_called and notes.get("absent"):
+            self._tell(next(iter(notes["absent"].values())))
+        self._store.put(idx, seen, notes)
+        return handed_out(seen)
+
+    def _run(self, name: str, debugger: BaseDebugger, datapoint: dict[str, Any], model: torch.nn.Module, seen: dict[str, Snapshot], notes: dict[str, Any]) -> None:
+        if reason := self._guard.muted(name):
+            notes.setdefault("absent", {})[name] = reason
+            return
+        result = self._guard.call(name, debugger, debugger, datapoint, model)
+        if isinstance(result, str):
+            notes.setdefault("failures", {})[name] = result
+        elif result.value is None:
+            notes.setdefault("absent", {})[name] = "the debugger returned nothing"
+        else:
+            seen[name] = result
+
+    def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
+        """Store outputs that were computed elsewhere, ``{name: outputs}``, for this datapoint; they are copied."""
+        self._store.put(datapoint_index(datapoint), {name: snapshot(value) for name, value in debug_outputs.items()}, {})
+
+    # ---- what is on disk
+    def reset_buffer(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
+        """Begin a new capture: into ``output_dir``, else into the constructor's folder, else into a spool.
+
+        Spooled records that were never saved are dropped. Pages already streamed into a folder stay there, closed.
+        """
+        self._store.reset(output_dir, overwrite=overwrite)
+
+    def flush(self) -> bool:
+        """Return when everything captured so far survives a kill of the process; False when some of it was lost."""
+        return self._store.flush()
+
+    def save_all(self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None) -> SaveReport:
+        """Close the pages and have them in ``output_dir``. Reports failures, drops and losses; they are logged, too."""
+        folder, counts, problem = self._store.save_all(output_dir, overwrite=overwrite)
+        report = SaveReport(folder, counts.written, counts.dropped, counts.lost, problem, dict(self._guard.failures))
+        if not report.complete:
+            log.warning("capture saved with gaps: %s", report)
+        return report
+
+    def close(self) -> None:
+        """Remove the hooks, finish the pages, end the writer thread. May be called twice."""
+        self.enabled = False
+        self._closed = True
+        self._store.close()
+
+    def __enter__(self) -> SequentialDebugger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        captures = getattr(self, "_captures", None)
+        if captures is not None:
+            captures.remove()
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is not a choice; choose from {', '.join(map(repr, choices))}")
+
+
+def _megabytes(name: str, value: float) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigError(f"{name}={value!r} must be a number above 0 (in MiB)")
+    return max(1, int(value * 1024 * 1024))
+
+
+def _by_layer(debuggers: Mapping[str, BaseDebugger], kind: type) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for debugger in debuggers.values():
+        if isinstance(debugger, kind):
+            found.setdefault(debugger.layer_name, []).append(debugger)  # type: ignore[attr-defined]
+    return found
+
+
+class _Arriving(dict[str, Any]):
+    """``{name: outputs}`` whose bytes a device is still delivering: looking at a value waits for them."""
+
+    def __init__(self, seen: Mapping[str, Snapshot]) -> None:
+        super().__init__({name: s.value for name, s in seen.items()})
+        self._seen = seen
+
+    def __getitem__(self, name: str) -> Any:
+        self._seen[name].wait()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def values(self) -> Any:
+        return [self[name] for name in self]
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in self]
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+
+def handed_out(seen: Mapping[str, Snapshot]) -> dict[str, Any]:
+    """What a call returns: the values themselves, or on a device a dict that waits when it is looked at."""
+    if all(s.ready for s in seen.values()):
+        return {name: s.value for name, s in seen.items()}
+    return _Arriving(seen)

@@ -1,0 +1,100 @@
+"""Layer names: dotted, as the user wrote the model, with the wrappers of DDP, FSDP and torch.compile seen through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import torch
+
+from endoscope.errors import ConfigError, LayerNotFoundError, closest
+
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def _inner(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
+    """The attribute under which a wrapper keeps the module it wraps; None for a module that is no wrapper."""
+    children = module._modules
+    for name in _WRAPPED:
+        if isinstance(child := children.get(name), torch.nn.Module):
+            return name, child
+    # DDP, DataParallel, AveragedModel and their like: one child called "module" and no parameters of their own.
+    if len(children) == 1 and not module._parameters and isinstance(child := children.get("module"), torch.nn.Module):
+        return "module", child
+    return None
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The user's own module behind DDP, FSDP, torch.compile and the like.
+
+    >>> unwrap(torch.nn.DataParallel(net := torch.nn.Linear(1, 1))) is net
+    True
+    """
+    while (inner := _inner(model)) is not None:
+        model = inner[1]
+    return model
+
+
+def named_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every layer below ``model`` with its name as the user knows it; a shared module comes once under each name."""
+    for name, child in unwrap(model)._modules.items():
+        if child is not None:
+            yield name, unwrap(child)
+            for below, layer in named_layers(child):
+                yield f"{name}.{below}", layer
+
+
+def _plain(name: str) -> str:
+    """A name without the parts that a wrapper added to it, for a config written against a wrapped model."""
+    parts = name.split(".")
+    while parts and parts[0] == "module":
+        del parts[0]
+    return ".".join(p for p in parts if p not in _WRAPPED)
+
+
+def is_pattern(name: str) -> bool:
+    return any(c in name for c in "*?[")
+
+
+def get_layer_by_name(model: torch.nn.Module, layer_name: str) -> torch.nn.Module:
+    """The layer with that dotted name; the empty name is the model itself.
+
+    >>> get_layer_by_name(torch.nn.Sequential(torch.nn.ReLU()), "0")
+    ReLU()
+    """
+    layers = dict(named_layers(model))
+    if layer_name in layers:
+        return layers[layer_name]
+    if layer_name == "":
+        return unwrap(model)
+    try:  # the name as PyTorch spells it, wrappers and all
+        return unwrap(model.get_submodule(layer_name))
+    except AttributeError:
+        pass
+    if (plain := _plain(layer_name)) in layers:
+        return layers[plain]
+    hint = closest(plain, layers) or (f"; it has {_some(list(layers))}" if layers else "; the model has no layers")
+    raise LayerNotFoundError(f"no layer is called {layer_name!r}{hint}")
+
+
+def select(model: torch.nn.Module, pattern: str) -> list[str]:
+    """The names of the layers that match; ``*`` also matches dots, so ``"*.attn"`` finds them at any depth.
+
+    >>> select(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU()), "*")
+    ['0', '1']
+    """
+    if not isinstance(pattern, str):
+        raise ConfigError(f"a layer name must be text such as 'backbone.layer4', not {type(pattern).__name__}")
+    if not is_pattern(pattern):
+        get_layer_by_name(model, pattern)
+        return [pattern]
+    names = [name for name, _ in named_layers(model)]
+    for wanted in (pattern, _plain(pattern)):
+        if found := [name for name in names if fnmatchcase(name, wanted)]:
+            return found
+    raise LayerNotFoundError(f"no layer matches {pattern!r}{closest(pattern.replace('*', ''), names) or '; it has ' + _some(names)}")
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

@@ -1,0 +1,414 @@
+"""The bytes of a page: values to blocks and lines, and back. Pure functions; no file is touched here.
+
+docs/page-format.md is the specification. Encoding runs on the thread that called the debugger when the bytes are
+ready (measured faster than handing it to the writer thread), decoding on the reader's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from endoscope.errors import PageFormatError
+from endoscope.pages import scalars
+from endoscope.tensors import MAX_DEPTH
+from endoscope.values import PerDatapoint, WholeBatch
+
+VERSION = 1
+MAX_LINE = 64 << 20
+"""Longest line, in bytes, that is written or read. Large lists of numbers belong into tensors."""
+ALIGN = 8
+"""Every block starts at a multiple of this, so that any reader can view the bytes without a copy."""
+
+_LINE_END = b',"line":"'
+_SEAL = len(_LINE_END) + 16 + len(b'"}')
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """How a torch dtype lies in a page: its safetensors name, and the dimension that complex numbers add there."""
+
+    torch: torch.dtype
+    safetensors: str
+    extra: tuple[int, ...] = ()
+    numpy: bool = True
+
+
+def _dtypes() -> dict[str, Dtype]:
+    plain = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+             "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64"}  # fmt: skip
+    table = {name: Dtype(getattr(torch, name), tag) for name, tag in plain.items()}
+    table["complex128"] = Dtype(torch.complex128, "F64", (2,))
+    table["complex32"] = Dtype(torch.complex32, "F16", (2,), numpy=False)
+    byte_sized = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "U8", "float8_e5m2fnuz": "U8", "float8_e8m0fnu": "U8"}
+    for name, tag in {"bfloat16": "BF16", **byte_sized}.items():
+        if hasattr(torch, name):
+            table[name] = Dtype(getattr(torch, name), tag, numpy=False)
+    return table
+
+
+DTYPES = _dtypes()
+NAMES = {d.torch: name for name, d in DTYPES.items()}
+
+
+# ---------------------------------------------------------------- lines
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def seal(body: bytes) -> bytes:
+    """End a line: ``body`` is a JSON object without its closing brace; its checksum becomes the last member."""
+    return b'%s%s%016x"}\n' % (body, _LINE_END, xxhash.xxh3_64_intdigest(body))
+
+
+def sealed(members: dict[str, Any]) -> bytes:
+    return seal(_to_json(members).encode()[:-1])
+
+
+def is_sealed(line: bytes) -> bool:
+    """Whether a line (without its newline) is whole and is what was written."""
+    body = line[:-_SEAL]
+    return line[-_SEAL:] == b'%s%016x"}' % (_LINE_END, xxhash.xxh3_64_intdigest(body))
+
+
+def unseal(line: bytes) -> dict[str, Any]:
+    """The members of a line; raises `PageFormatError` with the cause when it is not whole."""
+    if len(line) > MAX_LINE:
+        raise PageFormatError(f"line of {len(line)} bytes, longer than any that is written")
+    if not is_sealed(line):
+        raise PageFormatError("checksum of the line does not match")
+    try:
+        members = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise PageFormatError(f"line is not JSON ({type(e).__name__})") from None
+    if not isinstance(members, dict):
+        raise PageFormatError("line is not a JSON object")
+    return members
+
+
+# ---------------------------------------------------------------- encoding
+@dataclass(slots=True)
+class _Part:
+    """One tensor on its way into a block."""
+
+    bytes: np.ndarray[Any, Any]
+    ref: dict[str, Any]
+    dtype: Dtype
+    shape: tuple[int, ...]
+    path: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """One tensor as it will stand in the safetensors header; ``start`` counts from the record's first byte."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Record:
+    """One encoded record: a datapoint, or a batch of them."""
+
+    idx: int | list[int]
+    body: bytes
+    """The line after ``"idx"`` and ``"at"``, without braces."""
+    buffers: list[Any]
+    """The tensors' bytes in file order, padding included; the arrays keep the tensors alive."""
+    nbytes: int
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def indices(self) -> list[int]:
+        return self.idx if isinstance(self.idx, list) else [self.idx]
+
+    def line(self, at: int) -> bytes:
+        return seal(b'{"idx":%s,"at":%d,%s' % (_to_json(self.idx).encode(), at, self.body))
+
+
+def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> Record:
+    """Encode one record. ``outputs`` is by debugger and already owned (see `endoscope.tensors.snapshot`).
+
+    What cannot be encoded is left out and becomes a failure in the record's notes, so that the rest is kept.
+    """
+    count = len(idx) if isinstance(idx, list) else 1
+    record = Record(idx, b"", [], 0)
+    blocks: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    for name, value in outputs.items():
+        encoder = _Encoder(count)
+        try:
+            tree = encoder.encode(value, name, 0)
+            blocks[name] = encoder.finish(tree, record)
+        except (ValueError, TypeError, OverflowError, RuntimeError) as e:
+            failures[name] = f"could not be stored: {type(e).__name__}: {e}"
+    if failures:
+        notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
+    body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(f"{_to_json(k)}:{v}" for k, v in blocks.items()))
+    if notes:
+        body += ',"notes":' + _to_json(_Encoder(1).encode(notes, "notes", 0))
+    if len(body) > MAX_LINE - 1024:
+        too_long = f"its text takes {len(body) >> 20} MB in a line of at most {MAX_LINE >> 20}; return large lists as tensors"
+        return encode_record(idx, {}, {"failures": dict.fromkeys(outputs, too_long)})
+    record.body = body.encode()
+    return record
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+class _Encoder:
+    """Encodes one debugger's value: JSON for structure and scalars, references for tensors."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.parts: list[_Part] = []
+
+    def encode(self, value: Any, path: str, depth: int) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$": "float", "value": repr(value)}
+        if depth > MAX_DEPTH:
+            raise ValueError(f"value nested deeper than {MAX_DEPTH} levels")
+        depth += 1
+        if kind is dict:
+            if "$" not in value and set(map(type, value)) <= {str}:
+                return {k: self.encode(v, f"{path}/{k}", depth) for k, v in value.items()}
+            items = [[self.encode(k, path, depth), self.encode(v, f"{path}/{k}", depth)] for k, v in value.items()]
+            return {"$": "dict", "items": items}
+        if kind is list:
+            return self.sequence(value, path, depth)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, path)
+        if isinstance(value, np.ndarray):
+            return self.array(value, path, depth)
+        if kind is PerDatapoint:
+            return self.per_datapoint(value, path, depth)
+        if kind is WholeBatch:
+            count, self.count = self.count, 1
+            try:
+                return self.encode(value.value, path, depth)
+            finally:
+                self.count = count
+        return scalars.encode(value, lambda v, k: self.encode(v, f"{path}/{k}", depth))
+
+    def sequence(self, value: Sequence[Any], path: str, depth: int) -> list[Any]:
+        kinds = set(map(type, value))
+        if kinds <= _PLAIN or (kinds == {float} and math.isfinite(sum(value))):
+            return list(value)
+        return [self.encode(v, f"{path}/{i}", depth) for i, v in enumerate(value)]
+
+    def per_datapoint(self, value: PerDatapoint, path: str, depth: int) -> Any:
+        if len(value) != self.count:
+            raise ValueError(f"per_datapoint() was given {len(value)} values for a batch of {self.count}")
+        first = value[0]
+        if isinstance(first, torch.Tensor) and all(
+            isinstance(v, torch.Tensor) and v.layout is torch.strided and (v.shape, v.dtype) == (first.shape, first.dtype) for v in value
+        ):
+            ref = self.tensor(torch.stack(list(value)), path)
+            return {**ref, "batch": "one"} if ref["$"] == "tensor" else ref
+        return {"$": "each", "values": self.sequence(value, path, depth)}
+
+    def array(self, value: np.ndarray[Any, Any], path: str, depth: int) -> Any:
+        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 16 and value.dtype.isnative:
+            try:
+                return {**self.tensor(torch.from_numpy(value), path), "numpy": True}
+            except TypeError:  # longdouble and other types that torch does not have
+                pass
+        if value.dtype.kind in "US":
+            return {"$": "text_array", "shape": list(value.shape), "values": self.sequence([str(v) for v in value.ravel().tolist()], path, depth)}
+        return scalars.encode(scalars.opaque(value), lambda v, k: v)
+
+    def tensor(self, t: torch.Tensor, path: str) -> dict[str, Any]:
+        batched = self.count > 1 and t.ndim > 0 and t.shape[0] == self.count
+        if t.layout is not torch.strided or t.is_quantized:
+            return {**self.composite(t, path), **({"batch": "slice"} if batched else {})}
+        name = NAMES.get(t.dtype)
+        if name is None:
+            raise TypeError(f"tensors of {t.dtype} cannot be stored")
+        dtype = DTYPES[name]
+        t = t.detach()
+        flat = t.reshape(-1)
+        data = flat.numpy().view(np.uint8) if dtype.numpy else flat.view(torch.uint8).numpy()
+        ref: dict[str, Any] = {"$": "tensor", "dtype": name, "shape": list(t.shape), "at": 0}
+        if batched:
+            ref["batch"] = "slice"
+        self.parts.append(_Part(data, ref, dtype, tuple(t.shape), path))
+        return ref
+
+    def composite(self, t: torch.Tensor, path: str) -> dict[str, Any]:
+        """A sparse or quantised tensor as its plain component tensors; these belong to the whole batch."""
+        count, self.count = self.count, 1
+        try:
+            kind, parts, about = scalars.take_apart(t)
+            return {"$": kind, **about, "parts": {k: self.tensor(v, f"{path}/{k}") for k, v in parts.items()}}
+        finally:
+            self.count = count
+
+    def finish(self, tree: Any, record: Record) -> str:
+        """Lay the parts out behind what ``record`` holds already; returns the block as JSON."""
+        if not self.parts:
+            return '{"value":%s}' % _to_json(tree)
+        # Widest elements first: then every tensor starts at a multiple of its own element size without gaps.
+        self.parts.sort(key=lambda p: -min(ALIGN, p.dtype.torch.itemsize))
+        start = record.nbytes
+        at = 0
+        shared = xxhash.xxh3_64()
+        each = [xxhash.xxh3_64() for _ in range(self.count)] if any("batch" in p.ref for p in self.parts) else []
+        for p in self.parts:
+            size = p.bytes.nbytes
+            p.ref["at"] = at
+            if "batch" in p.ref:
+                step = size // self.count
+                rows = memoryview(p.bytes)
+                for j, digest in enumerate(each):
+                    digest.update(rows[j * step : (j + 1) * step])
+            else:
+                shared.update(p.bytes)
+            if size:
+                record.buffers.append(p.bytes)
+            shape = p.shape if p.dtype.safetensors != "U8" or p.dtype.torch is torch.uint8 else (size,)
+            record.entries.append(Entry(p.path, p.dtype.safetensors, shape + p.dtype.extra, start + at, size))
+            at += size
+        text = f'"at":{start},"bytes":{at},"sum":"{shared.hexdigest()}"'
+        if each:
+            text += ',"sums":["%s"]' % '","'.join(d.hexdigest() for d in each)
+        if pad := -at % ALIGN:
+            record.buffers.append(bytes(pad))
+            record.entries.append(Entry("padding", "U8", (pad,), start + at, pad))
+        record.nbytes = start + at + pad
+        return "{%s,\"value\":%s}" % (text, _to_json(tree))
+
+
+# ---------------------------------------------------------------- header
+def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) -> bytes:
+    """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's offset in the file)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "endoscope_page": str(VERSION)}}
+    for label, e, at in entries:
+        name = f"{label}/{e.path}"
+        again = 2
+        while name in header:
+            name, again = f"{label}/{e.path}~{again}", again + 1
+        first = at - data_start + e.start
+        header[name] = {"dtype": e.dtype, "shape": e.shape, "data_offsets": (first, first + e.nbytes)}
+    text = _to_json(header).encode()
+    if len(text) > data_start - 8:
+        raise PageFormatError(f"header of {len(text)} bytes does not fit into the {data_start} reserved for it")
+    return (data_start - 8).to_bytes(8, "little") + text.ljust(data_start - 8)
+
+
+def header_bytes(record: Record, label: str) -> int:
+    """At most how many header bytes a record will take."""
+    total = 0
+    for e in record.entries:  # escapes can double ASCII text, and make twelve bytes of another character
+        path = len(e.path) * (2 if e.path.isascii() and e.path.isprintable() else 12)
+        total += path + len(label) + 16 * len(e.shape) + 96
+    return total
+
+
+def label(idx: int | list[int]) -> str:
+    """How a record is called in the safetensors header: ``17``, ``32-47`` for a run of indices, ``3,9,4`` else."""
+    if not isinstance(idx, list):
+        return str(idx)
+    if idx == list(range(idx[0], idx[0] + len(idx))):
+        return f"{idx[0]}-{idx[-1]}"
+    return ",".join(map(str, idx[:8])) + (",..." if len(idx) > 8 else "")
+
+
+# ---------------------------------------------------------------- decoding
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a block that one tensor reference points to; ``row`` is what one datapoint of the batch takes."""
+
+    start: int
+    nbytes: int
+    row: int | None
+
+
+def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any], Span]]:
+    """Every tensor reference of a block, checked: inside the block, of the size that shape and dtype say, none overlapping."""
+    found: list[tuple[dict[str, Any], Span]] = []
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack.extend(node)
+        elif isinstance(node, dict):
+            if node.get("$") == "tensor":
+                found.append((node, _span(node, block_bytes, count)))
+            else:
+                stack.extend(node.values())
+    found.sort(key=lambda f: (f[1].start, f[1].nbytes))
+    end = 0
+    for node, s in found:
+        if s.start < end:
+            raise PageFormatError(f"tensor at {s.start} overlaps the one before it")
+        end = s.start + s.nbytes
+    return found
+
+
+def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
+    dtype, shape, at = ref.get("dtype"), ref.get("shape"), ref.get("at")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise PageFormatError(f"tensor of unknown dtype {str(dtype)[:40]!r}")
+    if not (isinstance(shape, list) and len(shape) <= MAX_DEPTH and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)):
+        raise PageFormatError("tensor without a usable shape")
+    size = math.prod(shape) * DTYPES[dtype].torch.itemsize
+    if type(at) is not int or at < 0 or at + size > block_bytes:
+        raise PageFormatError(f"tensor of {size} bytes at {at} lies outside its block of {block_bytes}")
+    batch = ref.get("batch")
+    if batch is None:
+        return Span(at, size, None)
+    if batch not in ("slice", "one") or count < 2 or not shape or shape[0] != count:
+        raise PageFormatError("tensor marked as a batch, but it is none")
+    return Span(at, size, size // count)
+
+
+def decode(tree: Any, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> Any:
+    """Rebuild a value. ``tensor_at`` gives a reference's tensor, already cut to ``row``; None is the whole batch."""
+    return _Decoder(tensor_at, row).decode(tree, 0)
+
+
+class _Decoder:
+    def __init__(self, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> None:
+        self.tensor_at = tensor_at
+        self.row = row
+
+    def decode(self, node: Any, depth: int) -> Any:
+        if isinstance(node, list):
+            return [self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for v in node]
+        if not isinstance(node, dict):
+            return node
+        if depth > 4 * MAX_DEPTH:
+            raise PageFormatError("value nested too deeply")
+        kind = node.get("$")
+        if kind is None:
+            return {k: self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for k, v in node.items()}
+        try:
+            if kind == "tensor":
+                t = self.tensor_at(node)
+                return t.numpy() if node.get("numpy") else t
+            if kind == "each":
+                values = self.decode(node["values"], depth + 1)
+                return PerDatapoint(values) if self.row is None else values[self.row]
+            if kind == "text_array":
+                return np.array(node["values"], dtype=str).reshape(node["shape"])
+            if kind in scalars.COMPOSITES:
+                whole = scalars.put_together(node, {k: self.decode(v, depth + 1) for k, v in node["parts"].items()})
+                return whole if self.row is None or "batch" not in node else scalars.one_row(whole, self.row)
+            return scalars.decode(node, lambda v: self.decode(v, depth + 1))
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as e:
+            if isinstance(e, PageFormatError):
+                raise
+            raise PageFormatError(f"malformed {str(kind)[:40]!r} value: {e}") from None

@@ -1,0 +1,191 @@
+"""A page being written: two files that grow together, and are plain safetensors and JSON lines once closed.
+
+Runs on the writer thread only. Every method leaves the files whole or raises `OSError` with what was there before intact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from endoscope.pages import format
+
+_NAME = re.compile(r"page_(\d+)(?:_rank_(\d+))?\.(jsonl|safetensors|pkl)")
+_CATALOGUE = re.compile(r"catalogue(?:_rank_(\d+))?\.jsonl")
+_IOV_MAX = 512
+_START_WRITEBACK = 8 << 20  # bytes after which the kernel is asked to begin writing, so that the sync at the end is short
+
+
+def page_name(number: int, rank: int | None) -> str:
+    """``page_3``, or ``page_3_rank_1`` where several processes write."""
+    return f"page_{number}" if rank is None else f"page_{number}_rank_{rank}"
+
+
+def catalogue_name(rank: int | None) -> str:
+    return "catalogue.jsonl" if rank is None else f"catalogue_rank_{rank}.jsonl"
+
+
+def parse_name(name: str) -> tuple[int, int | None, str] | None:
+    """(page number, rank or None, suffix) of a page file's name; None for any other file. A catalogue is page -1."""
+    if m := _NAME.fullmatch(name):
+        return int(m[1]), int(m[2]) if m[2] else None, m[3]
+    if m := _CATALOGUE.fullmatch(name):
+        return -1, int(m[1]) if m[1] else None, "catalogue"
+    return None
+
+
+def order(name: str) -> tuple[int, int]:
+    """The order in which page files are read: by rank, then by number."""
+    number, rank, _ = parse_name(name) or (0, None, "")
+    return (-1 if rank is None else rank, number)
+
+
+def write_all(fd: int, buffers: Sequence[Any]) -> int:
+    """Write every buffer at the file's position, however many calls the kernel makes of it; returns the bytes."""
+    total = 0
+    views = [memoryview(b).cast("B") for b in buffers]
+    while views:
+        done = os.writev(fd, views[:_IOV_MAX])
+        total += done
+        while views and done >= len(views[0]):
+            done -= len(views.pop(0))
+        if done:
+            views[0] = views[0][done:]
+    return total
+
+
+class Page:
+    """One open page; `append` records, then `close`."""
+
+    def __init__(self, folder: Path, number: int, rank: int | None, *, data_start: int) -> None:
+        self.name = page_name(number, rank)
+        self.folder = folder
+        self.data_start = self._end = data_start
+        self.records = self.size = self.header_size = self.dropped = 0
+        self._entries: list[tuple[str, format.Entry, int]] = []
+        self._synced = data_start
+        self.indices: list[int] = []
+        self.counts: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self._broken = False
+        self._data = self._text = -1
+        try:
+            self._data = _create(folder / f"{self.name}.safetensors")
+            self._text = _create(folder / f"{self.name}.jsonl")
+            first = format.sealed({"endoscope_page": format.VERSION, "data": f"{self.name}.safetensors", "data_start": data_start})
+            self.line_end = write_all(self._text, [first])
+            os.lseek(self._data, data_start, os.SEEK_SET)
+        except OSError:
+            self._unmake()
+            raise
+
+    def append(self, record: format.Record) -> None:
+        """Write one record: its tensors, then its line. A failure takes back what was written of it, and is raised."""
+        line = record.line(self._end)
+        try:
+            if record.buffers:
+                write_all(self._data, record.buffers)
+            write_all(self._text, [line])
+        except OSError:
+            self._take_back()
+            raise
+        label = format.label(record.idx)
+        self._entries += [(label, e, self._end) for e in record.entries]
+        self.indices += record.indices
+        self.counts.append(len(record.indices))
+        self._end += record.nbytes
+        self.starts.append(self.line_end)
+        self.line_end += len(line)
+        self.ends.append(self.line_end)
+        self.size += record.nbytes + len(line)
+        self.records += 1
+        if self._end - self._synced >= _START_WRITEBACK:
+            _begin_writeback(self._data, self._synced, self._end - self._synced)
+            self._synced = self._end
+
+    def _take_back(self) -> None:
+        """After a failed write: cut both files back to the last whole record."""
+        try:
+            for fd, end in ((self._text, self.line_end), (self._data, self._end)):
+                os.ftruncate(fd, end)
+                os.lseek(fd, end, os.SEEK_SET)
+        except OSError:
+            self._broken = True  # a reader ignores the torn end; further records go to a new page
+
+    @property
+    def usable(self) -> bool:
+        return not self._broken
+
+    def close(self, *, dropped: int = 0) -> None:
+        """Write the safetensors header and the closing line, and sync both files to the disk."""
+        try:
+            if not self._broken:
+                if self._end == self.data_start:  # no tensor: the file must still be as long as its header
+                    os.ftruncate(self._data, self.data_start)
+                header = format.encode_header(self._entries, self.data_start)
+                os.pwrite(self._data, header, 0)
+                closing = {"records": self.records, "datapoints": len(self.indices), "bytes": self._end,
+                           "header": xxhash.xxh3_64_hexdigest(header), "dropped": dropped}  # fmt: skip
+                self.line_end += write_all(self._text, [format.sealed({"closed": closing})])
+            os.fsync(self._data)
+            os.fsync(self._text)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are; what was appended stays readable."""
+        for fd in (self._data, self._text):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self._data = self._text = -1
+
+
+    def _unmake(self) -> None:
+        """A page that could not be begun leaves nothing behind; files that others made are not touched."""
+        for fd, suffix in ((self._data, "safetensors"), (self._text, "jsonl")):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.folder / f"{self.name}.{suffix}")
+        self.abandon()
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _no_writeback(fd: int, start: int, nbytes: int) -> None:
+    """Elsewhere than on Linux the sync at the end does all the work."""
+
+
+def _linux_writeback() -> Any:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return _no_writeback
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    call.restype = ctypes.c_int
+    write_only = 2  # SYNC_FILE_RANGE_WRITE: start writing, wait for nothing; its failure costs only time
+    return lambda fd, start, nbytes: call(fd, start, nbytes, write_only)
+
+
+_begin_writeback = _linux_writeback() if sys.platform == "linux" else _no_writeback

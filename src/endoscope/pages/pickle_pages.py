@@ -1,0 +1,128 @@
+"""The seeds' pickle pages: ``page_N.pkl``, a joblib dump of datapoint index to outputs. Written on the writer thread.
+
+Reading one can run any code, so `load` is called only where the caller has said that the pages are trusted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from endoscope.errors import ConfigError, PageFormatError
+from endoscope.pages import format, page, scalars
+from endoscope.pages.writer import PageWriter, SafetensorsSink, Unencoded
+from endoscope.tensors import snapshot
+from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
+
+
+def joblib() -> Any:
+    try:
+        import joblib
+    except ImportError:
+        raise ConfigError("pickle pages need joblib: pip install 'endoscope[pickle]'") from None
+    return joblib
+
+
+def one_datapoint(value: Any, row: int, count: int) -> Any:
+    """What the reader hands out for one datapoint of a batch, from the value in memory."""
+    if isinstance(value, WholeBatch):
+        return one_datapoint(value.value, 0, 1)
+    if count == 1:
+        return [*value] if isinstance(value, PerDatapoint) else _inside(value, row, count)
+    if isinstance(value, PerDatapoint):
+        return value[row]
+    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim and value.shape[0] == count:
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            return scalars.one_row(value, row)
+        return value[row : row + 1]
+    return _inside(value, row, count)
+
+
+def _inside(value: Any, row: int, count: int) -> Any:
+    if isinstance(value, DataclassValue):
+        return DataclassValue(value._type, {k: one_datapoint(v, row, count) for k, v in value._fields.items()})
+    if isinstance(value, dict):
+        return {k: one_datapoint(v, row, count) for k, v in value.items()}
+    if isinstance(value, NamedTupleValue):
+        return NamedTupleValue(value.type, value._fields, [one_datapoint(v, row, count) for v in value])
+    if isinstance(value, (list, tuple)):
+        return type(value)(one_datapoint(v, row, count) for v in value)
+    return value
+
+
+class PickleSink:
+    """Collects a page in memory and dumps it when it is full, and whenever a flush asks for it."""
+
+    def __init__(self, folder: Path, *, page_size: int, rank: int | None, first_page: int = 0) -> None:
+        self.folder = folder
+        self.page_size = page_size
+        self.rank = rank
+        self._joblib = joblib()
+        self._number, self._size = first_page, 0
+        self._page: dict[int, Any] = {}
+        self._saved = True
+
+    def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
+        assert isinstance(record, Unencoded), "pickle pages take records unencoded"
+        if self._page and self._size + record.nbytes > self.page_size:
+            self._turn()
+        indices = record.idx if isinstance(record.idx, list) else [record.idx]
+        values = {name: s.wait() for name, s in record.outputs.items()}
+        for row, idx in enumerate(indices):
+            outputs = {name: one_datapoint(v, row, len(indices)) for name, v in values.items()}
+            self._page[idx] = outputs
+        self._size += record.nbytes
+        self._saved = False
+
+    def flush(self) -> None:
+        if self._saved:
+            return
+        path = self.folder / f"{page.page_name(self._number, self.rank)}.pkl"
+        part = path.with_name(f".{path.name}.part")
+        self._joblib.dump(self._page, part)
+        with open(part, "rb+") as f:
+            os.fsync(f.fileno())
+        os.rename(part, path)
+        self._saved = True
+
+    def _turn(self) -> None:
+        self.flush()
+        self._page, self._size = {}, 0
+        self._number += 1
+
+    def close(self, *, dropped: int) -> None:
+        self._turn()
+        page.sync_folder(self.folder)
+
+
+def load(folder: Path) -> Mapping[int, dict[str, Any]]:
+    """Every pickle page of a folder, merged. Runs whatever code the pickles hold."""
+    merged: dict[int, dict[str, Any]] = {}
+    for path in sorted((p for p in folder.iterdir() if p.suffix == ".pkl" and page.parse_name(p.name)), key=lambda p: page.order(p.name)):
+        held = joblib().load(path)
+        if not isinstance(held, dict):
+            raise PageFormatError(f"{path.name} holds a {type(held).__name__}, not a dict of datapoint index to outputs")
+        merged.update(held)
+    return dict(sorted(merged.items()))
+
+
+def convert(source: Path, target: Path, *, page_size: int = 100 << 20) -> int:
+    """Write trusted pickle pages again as safetensors pages; returns the number of datapoints."""
+    writer = PageWriter(SafetensorsSink(target, page_size=page_size, rank=None), queue_bytes=256 << 20)
+    held = load(source)
+    try:
+        for idx, outputs in held.items():
+            named = outputs if isinstance(outputs, dict) else {"outputs": outputs}
+            writer.put(int(idx), {str(name): snapshot(value) for name, value in named.items()}, {})
+    finally:
+        writer.close()
+    if writer.counts.lost:
+        raise PageFormatError(f"{writer.counts.lost} datapoints could not be written into {str(target)!r}")
+    return len(held)
+
+

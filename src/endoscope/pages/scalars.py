@@ -1,0 +1,169 @@
+"""How values that JSON does not know stand in a line, each as ``{"$": kind, ...}``; and tensors made of several.
+
+The tables are closed: decoding builds only what is listed here, whatever a file says.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from endoscope.errors import PageFormatError
+from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, opaque
+
+__all__ = ["COMPOSITES", "decode", "encode", "one_row", "opaque", "put_together", "take_apart"]
+
+Inner = Callable[[Any, Any], Any]
+
+
+def encode(value: Any, inner: Inner) -> Any:
+    """Encode one value that is neither plain JSON nor a tensor; ``inner(value, key)`` encodes what is inside it."""
+    if isinstance(value, tuple):
+        items = [inner(v, i) for i, v in enumerate(value)]
+        if isinstance(value, NamedTupleValue):
+            return {"$": "namedtuple", "type": value.type, "fields": list(value._fields), "items": items}
+        return {"$": "tuple", "items": items}
+    if isinstance(value, DataclassValue):
+        return {"$": "dataclass", "type": value._type, "items": [[k, inner(v, k)] for k, v in value._fields.items()]}
+    if isinstance(value, EnumValue):
+        return {"$": "enum", "type": value.type, "name": value.name, "value": inner(value.value, "value")}
+    if isinstance(value, (set, frozenset)):
+        return {"$": "frozenset" if isinstance(value, frozenset) else "set", "items": [inner(_hashable(v), i) for i, v in enumerate(value)]}
+    if isinstance(value, bytes):
+        return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
+        return {"$": "numpy_scalar", "dtype": value.dtype.name, "base64": base64.b64encode(value.tobytes()).decode()}
+    if isinstance(value, complex):
+        return {"$": "complex", "items": [repr(value.real), repr(value.imag)]}
+    if isinstance(value, pathlib.PurePath):
+        return {"$": "path", "value": str(value), "windows": isinstance(value, pathlib.PureWindowsPath)}
+    if isinstance(value, datetime.timedelta):
+        return {"$": "timedelta", "items": [value.days, value.seconds, value.microseconds]}
+    for kind, cls in _DATES.items():
+        if isinstance(value, cls):
+            return {"$": kind, "value": value.isoformat()}
+    if isinstance(value, Opaque):
+        return {"$": "opaque", "type": value.type, "text": value.text}
+    for plain in (str, int, float):  # subclasses that are none of the above
+        if isinstance(value, plain) and not isinstance(value, bool):
+            return inner(plain(value), "")
+    return encode(opaque(value), inner)
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bytes, tuple, frozenset, type(None))) else opaque(value)
+
+
+_DATES = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
+
+
+def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
+    """Rebuild what `encode` wrote; ``inner`` decodes what is inside."""
+    match node["$"]:
+        case "float":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[node["value"]]
+        case "dict":
+            return {inner(k): inner(v) for k, v in node["items"]}
+        case "tuple":
+            return tuple(inner(node["items"]))
+        case "namedtuple":
+            return NamedTupleValue(_text(node["type"]), [_text(f) for f in node["fields"]], inner(node["items"]))
+        case "dataclass":
+            return DataclassValue(_text(node["type"]), {_text(k): inner(v) for k, v in node["items"]})
+        case "enum":
+            return EnumValue(_text(node["type"]), _text(node["name"]), inner(node["value"]))
+        case "set":
+            return set(inner(node["items"]))
+        case "frozenset":
+            return frozenset(inner(node["items"]))
+        case "bytes":
+            return base64.b64decode(node["base64"], validate=True)
+        case "numpy_scalar":
+            dtype = np.dtype(_text(node["dtype"]))
+            if dtype.kind not in "biufc":
+                raise PageFormatError(f"numpy scalar of dtype {dtype.name}")
+            return np.frombuffer(base64.b64decode(node["base64"], validate=True), dtype)[0]
+        case "complex":
+            real, imaginary = node["items"]
+            return complex(float(real), float(imaginary))
+        case "path":
+            native = node["windows"] == isinstance(pathlib.Path(), pathlib.PureWindowsPath)
+            kind = pathlib.Path if native else pathlib.PureWindowsPath if node["windows"] else pathlib.PurePosixPath
+            return kind(_text(node["value"]))
+        case "timedelta":
+            days, seconds, microseconds = node["items"]
+            return datetime.timedelta(days, seconds, microseconds)
+        case "datetime" | "date" | "time" as kind:
+            return _DATES[kind].fromisoformat(_text(node["value"]))
+        case "opaque":
+            return Opaque(_text(node["type"]), _text(node["text"]))
+        case unknown:
+            raise PageFormatError(f"value of unknown kind {str(unknown)[:40]!r}; written by a newer version?")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise PageFormatError(f"expected text, found {type(value).__name__}")
+    return value
+
+
+# ---------------------------------------------------------------- tensors made of several
+COMPOSITES = frozenset(("sparse_coo", "sparse_compressed", "quantized"))
+_LAYOUTS = {str(lay): lay for lay in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)}
+_QUANTIZED = {str(getattr(torch, n)): getattr(torch, n) for n in ("qint8", "quint8", "qint32") if hasattr(torch, n)}
+
+
+def take_apart(t: torch.Tensor) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+    """The kind, the plain tensors and the further facts that `put_together` needs."""
+    if t.is_quantized:
+        about: dict[str, Any] = {"dtype": str(t.dtype)}
+        if t.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric):
+            about["axis"] = t.q_per_channel_axis()
+            return "quantized", {"values": t.int_repr(), "scales": t.q_per_channel_scales(), "zeros": t.q_per_channel_zero_points()}, about
+        return "quantized", {"values": t.int_repr()}, {**about, "scale": t.q_scale(), "zero": t.q_zero_point()}
+    if t.layout is torch.sparse_coo:
+        return "sparse_coo", {"indices": t._indices(), "values": t._values()}, {"shape": list(t.shape), "coalesced": t.is_coalesced()}
+    if str(t.layout) in _LAYOUTS:
+        by_row = t.layout in (torch.sparse_csr, torch.sparse_bsr)
+        outer, within = (t.crow_indices(), t.col_indices()) if by_row else (t.ccol_indices(), t.row_indices())
+        return "sparse_compressed", {"outer": outer, "within": within, "values": t.values()}, {"layout": str(t.layout), "shape": list(t.shape)}
+    raise TypeError(f"tensors of layout {t.layout} cannot be stored")
+
+
+def put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    if node["$"] == "sparse_coo":
+        return torch.sparse_coo_tensor(parts["indices"], parts["values"], node["shape"], is_coalesced=bool(node["coalesced"]), check_invariants=True)
+    if node["$"] == "sparse_compressed":
+        return torch.sparse_compressed_tensor(
+            parts["outer"], parts["within"], parts["values"], node["shape"], layout=_LAYOUTS[node["layout"]], check_invariants=True
+        )
+    dtype, values = _QUANTIZED[node["dtype"]], parts["values"].clone()
+    if "axis" in node:
+        scales, zeros = parts["scales"], parts["zeros"]
+        made = torch._empty_per_channel_affine_quantized(values.shape, scales=scales, zero_points=zeros, axis=node["axis"], dtype=dtype)
+    else:
+        made = torch._empty_affine_quantized(values.shape, scale=node["scale"], zero_point=node["zero"], dtype=dtype)
+    made_bytes, given = made.untyped_storage(), values.untyped_storage()
+    if made_bytes.nbytes() != given.nbytes():
+        raise PageFormatError("quantised tensor of another size than its values")
+    made_bytes.copy_(given)
+    return made
+
+
+def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
+    """Row ``row`` of a composite tensor, with the leading 1 kept."""
+    if t.is_quantized or t.layout is torch.strided:
+        return t[row : row + 1]
+    if t.layout is torch.sparse_coo:
+        return t.index_select(0, torch.tensor([row]))
+    plain = t.to_sparse_coo().index_select(0, torch.tensor([row]))
+    if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return plain
+    return plain.to_sparse(layout=t.layout)

@@ -1,0 +1,199 @@
+"""PageStore: where a capture's pages are: in the folder they are meant for, or in a spool until that folder is known.
+
+Every method is called from the user's threads; the bytes are written by `PageWriter`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from endoscope.errors import ConfigError, PageError
+from endoscope.pages import page
+from endoscope.pages.writer import OnFull, PageSink, PageWriter, SafetensorsSink, WriterClosed, WriterCounts, move_pages, page_files, prepare_folder
+from endoscope.tensors import Snapshot
+
+log = logging.getLogger("endoscope")
+
+PageFormat = Literal["safetensors", "pickle"]
+
+
+def process_rank() -> tuple[int | None, int]:
+    """(rank, world size) of this process under torch.distributed or torchrun; (None, 1) when it is alone."""
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, world = (int(os.environ.get(k, d)) for k, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    return (rank, world) if world > 1 else (None, 1)
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """How pages are written; see `SequentialDebugger` for what each means."""
+
+    page_size: int
+    queue_bytes: int
+    on_full: OnFull = "block"
+    page_format: PageFormat = "safetensors"
+    overwrite: bool = False
+    spool_dir: str | os.PathLike[str] | None = None
+
+
+class _Open:
+    """The writer and the spool that are open now; apart from the store, so that a finalizer can hold it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.writer: PageWriter | None = None
+        self.spool: Path | None = None
+
+    def abandon(self) -> None:
+        """At exit or collection: finish what streams into a folder; what was only spooled was never saved, and goes."""
+        if os.getpid() != self.pid:
+            return
+        if self.writer is not None:
+            self.writer.close()
+        if self.spool is not None:
+            if self.writer is not None and self.writer.counts.written:
+                log.warning("%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir", self.writer.counts.written)
+            shutil.rmtree(self.spool, ignore_errors=True)
+        self.writer = self.spool = None
+
+
+class PageStore:
+    """Puts records into pages; `save_all` says where they belong when that was not known before."""
+
+    def __init__(self, output_dir: str | os.PathLike[str] | None, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._rank, self._world = process_rank()
+        self._lock = threading.RLock()
+        self._open = _Open()
+        self._closed = False
+        self._finalizer = weakref.finalize(self, self._open.abandon)
+        if settings.page_format == "pickle":
+            from endoscope.pages.pickle_pages import joblib
+
+            joblib()  # missing: say so now, not at the first page
+        self._home = self._folder = self._prepared(output_dir, settings.overwrite) if output_dir is not None else None
+
+    def _prepared(self, output_dir: str | os.PathLike[str], overwrite: bool) -> Path:
+        folder = Path(output_dir).absolute()
+        prepare_folder(folder, rank=self._rank, world_size=self._world, overwrite=overwrite)
+        return folder
+
+    @property
+    def foreign(self) -> bool:
+        """True in a forked child, which must leave the parent's files alone."""
+        return os.getpid() != self._open.pid
+
+    @property
+    def counts(self) -> WriterCounts:
+        """Of the records put since the last reset or save."""
+        return self._open.writer.counts if self._open.writer is not None else WriterCounts()
+
+    def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
+        """Queue one record; False when it was dropped."""
+        if self.foreign:
+            return False
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise PageError("this debugger is closed; nothing more can be stored")
+                writer = self._open.writer or self._begin()
+            try:
+                return writer.put(idx, outputs, notes)
+            except WriterClosed:  # another thread has just saved or reset: this record belongs to what comes next
+                continue
+
+    def _begin(self) -> PageWriter:
+        folder = self._folder
+        if folder is None:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="endoscope_", dir=self._settings.spool_dir))
+            except OSError as e:
+                raise ConfigError(f"cannot make a spool folder: {e}; give output_dir, or another spool_dir") from e
+            self._open.spool = folder
+        s = self._settings
+        first = 1 + max((n for f in page_files(folder) for n, rank, _ in [page.parse_name(f.name) or (-1, None, "")] if rank == self._rank), default=-1)
+        sink: PageSink
+        if s.page_format == "pickle":
+            from endoscope.pages.pickle_pages import PickleSink
+
+            sink = PickleSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
+        else:
+            sink = SafetensorsSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
+        self._open.writer = PageWriter(sink, queue_bytes=s.queue_bytes, on_full=s.on_full, encode=s.page_format == "safetensors")
+        return self._open.writer
+
+    def flush(self) -> bool:
+        """Return when all records so far are in the kernel's hands; False when some of them were lost."""
+        if self.foreign:
+            return False
+        writer = self._open.writer
+        return writer.flush() if writer is not None else True
+
+    def reset(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
+        """Begin anew: into ``output_dir``, else into the constructor's folder, else into a spool.
+
+        Pages that were streamed into a folder stay there, closed; spooled records that were never saved are dropped.
+        """
+        if self.foreign:
+            return
+        with self._lock:
+            folder = None
+            if output_dir is not None:
+                folder = self._prepared(output_dir, self._settings.overwrite if overwrite is None else overwrite)
+            self._end()
+            if self._open.spool is not None:
+                shutil.rmtree(self._open.spool, ignore_errors=True)
+                self._open.spool = None
+            self._folder = folder or self._home
+
+    def _end(self) -> WriterCounts:
+        writer = self._open.writer
+        if writer is None:
+            return WriterCounts()
+        writer.close()
+        self._open.writer = None
+        return writer.counts
+
+    def save_all(self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None) -> tuple[Path, WriterCounts, str | None]:
+        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and what went wrong, if anything did."""
+        target = Path(output_dir).absolute()
+        if self.foreign:
+            return target, WriterCounts(), "this process only inherited the debugger; the parent saves"
+        with self._lock:
+            here = self._open.spool or self._folder
+            same = here is not None and here.resolve() == target.resolve()
+            if not same:
+                self._prepared(target, self._settings.overwrite if overwrite is None else overwrite)
+            counts = self._end()
+            problem = None
+            if here is not None and not same and here.exists():
+                try:
+                    move_pages(here, target, rank=self._rank)
+                except OSError as e:
+                    problem = f"pages could not be moved to {str(target)!r} ({e.strerror}); they stay in {str(here)!r}"
+                    log.error("%s", problem)
+            if self._open.spool is not None and problem is None:
+                shutil.rmtree(self._open.spool, ignore_errors=True)
+            self._open.spool = None
+            self._folder = self._home
+            return target, counts, problem
+
+    def close(self) -> None:
+        """Finish the pages of a folder; drop what was only spooled. May be called twice."""
+        with self._lock:
+            self._closed = True
+            self._finalizer()

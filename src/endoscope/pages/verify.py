@@ -1,0 +1,96 @@
+"""Checking a folder of pages: every line, every record's bytes, every closed page's header, against what was written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from endoscope.errors import PageFormatError
+from endoscope.pages import catalogue, format, page
+from endoscope.pages.reader import Damage, PageFiles, RecordReader, read_at, open_file, scan
+
+
+def verify_folder(folder: Path) -> list[Damage]:
+    """Read all of it; returns what is damaged. An unfinished page is not damage: its whole records are checked."""
+    names = sorted({e.name.rpartition(".")[0] for e in os.scandir(folder) if (p := page.parse_name(e.name)) and p[2] in ("jsonl", "safetensors")})
+    found: list[Damage] = []
+    seen = set()
+    for name in sorted(names, key=lambda n: page.order(f"{n}.jsonl")):
+        files = PageFiles(folder, name)
+        try:
+            index, damage = scan(files)
+            found += damage
+            seen |= set(index.indices.tolist())
+            if index.records or not damage:
+                found += _verify_records(files, index)
+                found += _verify_ending(files, index)
+        except PageFormatError as e:
+            found.append(Damage(f"{name}.jsonl", None, str(e)))
+        finally:
+            files.close()
+    return found + _verify_catalogues(folder, set(names), seen)
+
+
+def _verify_records(files: PageFiles, index: catalogue.PageIndex) -> list[Damage]:
+    found = []
+    for k in range(index.records):
+        indices: tuple[int, ...] = ()
+        try:
+            record = RecordReader(files, files.line(int(index.starts[k]), int(index.ends[k])))
+            indices = tuple(record.indices)
+            for name in record.outputs:
+                record.read(name, None)
+        except PageFormatError as e:
+            found.append(Damage(f"{files.name}.safetensors", k, str(e), indices))
+    return found
+
+
+def _verify_ending(files: PageFiles, index: catalogue.PageIndex) -> list[Damage]:
+    """A closed page: as many records and bytes as its closing line says, under an unchanged safetensors header."""
+    closing: dict[str, Any] | None = None
+    if index.closed:
+        size = os.fstat(files.text).st_size
+        tail = read_at(files.text, max(0, size - 4096), min(size, 4096)).tobytes()
+        closing = format.unseal(tail.rstrip(b"\n").rpartition(b"\n")[2]).get("closed")
+    if not isinstance(closing, dict):
+        return []
+    name = f"{files.name}.safetensors"
+    found = []
+    if closing.get("records") != index.records:
+        found.append(Damage(f"{files.name}.jsonl", None, f"{index.records} whole records of {closing.get('records')}"))
+    try:
+        if (size := os.fstat(files.data).st_size) != closing.get("bytes"):
+            found.append(Damage(name, None, f"{size} bytes long, written as {closing.get('bytes')}"))
+        elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start)) != closing.get("header"):
+            found.append(Damage(name, None, "the safetensors header is not the one that was written"))
+    except PageFormatError as e:
+        found.append(Damage(name, None, str(e)))
+    return found
+
+
+def _verify_catalogues(folder: Path, pages: set[str], seen: set[int]) -> list[Damage]:
+    found = []
+    for name in sorted(e.name for e in os.scandir(folder) if (p := page.parse_name(e.name)) and p[2] == "catalogue"):
+        try:
+            fd = open_file(folder / name)
+            try:
+                lines = read_at(fd, 0, os.fstat(fd).st_size).tobytes().split(b"\n")
+            finally:
+                os.close(fd)
+        except PageFormatError as e:
+            found.append(Damage(name, None, str(e)))
+            continue
+        for k, line in enumerate(filter(None, lines)):
+            try:
+                index = catalogue.decode(line)
+            except PageFormatError as e:
+                found.append(Damage(name, k, str(e)))
+                continue
+            if index.page not in pages:
+                found.append(Damage(f"{index.page}.jsonl", None, "the page is missing", tuple(index.indices.tolist())))
+            elif lost := set(index.indices.tolist()) - seen:
+                found.append(Damage(f"{index.page}.jsonl", None, "datapoints in the catalogue that no whole line holds", tuple(sorted(lost))))
+    return found

@@ -1,0 +1,279 @@
+"""Tensors to numbers: a few per datapoint, made of the cheapest reductions, with one host transfer.
+
+Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, on the thread
+that runs the model.
+
+The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind, those that each datapoint would have
+given by itself. A 0-d tensor is one datapoint; a tensor without any datapoint gives one NaN and a count of 0.
+Computed in float32, or float64 for float64 and integers of 32 bits and more; complex numbers by their magnitude.
+NaN and Inf are not skipped: they show in every number they reach, and ``non_finite`` counts them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
+
+_DOT_MAX = 1 << 18
+_NORM_MAX = 1 << 14
+"""How many float32 squares may be added up in one go: a dot product's partial sums lose accuracy beyond the first,
+those of a norm beyond the second."""
+
+_TINY = {d: 1e4 * torch.finfo(d).tiny ** 0.5 for d in (torch.float32, torch.float64)}
+"""Squares leave the range of their type long before the values do: below this, and where something overflowed, numbers
+are computed again, scaled."""
+
+
+def datapoint_shape(x: Tensor) -> list[int]:
+    """The shape of one datapoint as a batch of one.
+
+    >>> datapoint_shape(torch.zeros(16, 64, 32, 32))
+    [1, 64, 32, 32]
+    """
+    return [min(1, x.shape[0]), *x.shape[1:]] if x.ndim else []
+
+
+def summarize(x: Tensor) -> dict[str, list[float]]:
+    """Mean, standard deviation (unbiased), minimum, maximum and number of non-finite values, one for each datapoint.
+
+    >>> summarize(torch.tensor([[1.0, 2.0, 3.0], [4.0, 4.0, math.inf]]))["mean"]
+    [2.0, inf]
+
+    One host transfer, whatever the batch; about 50 us for one map of 64 x 32 x 32 on a CPU.
+    """
+    return _summarize_rows(_rows(x))
+
+
+def l1_norm(x: Tensor) -> list[float]:
+    """The mean magnitude of each datapoint: the 1-norm over the number of values.
+
+    >>> l1_norm(torch.tensor([[-1.0, 3.0]]))
+    [2.0]
+    """
+    rows = _rows(x)
+    n = rows.shape[1]
+    if n == 0:
+        return [math.nan] * rows.shape[0]
+    means: list[float] = [total / n for total in rows.abs().sum(1).tolist()]
+    if not all(map(math.isfinite, means)):  # the sum may have overflowed
+        means = (rows.double().abs() / n).sum(1).tolist()
+    return means
+
+
+def l2_norm(x: Tensor) -> list[float]:
+    """The Euclidean norm of each datapoint, also where its square is out of range.
+
+    >>> l2_norm(torch.tensor([[3e30, 4e30]]))
+    [5e+30]
+    """
+    rows = _rows(x)
+    if rows.shape[1] == 0:
+        return [math.nan] * rows.shape[0]
+    norms: list[float] = _norm(rows).tolist()
+    tiny = _TINY[rows.dtype]
+    for j, norm in enumerate(norms):
+        if norm < tiny or norm == math.inf:
+            scale = rows[j].abs().amax().item()
+            if 0 < scale < math.inf:
+                norms[j] = scale * torch.linalg.vector_norm(rows[j].double() / scale).item()
+    return norms
+
+
+def fraction_zero(x: Tensor) -> list[float]:
+    """The share of exact zeros in each datapoint.
+
+    >>> fraction_zero(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    [0.5, 0.0]
+    """
+    return fractions(x, zero=("eq", 0.0))["zero"]
+
+
+def fractions(x: Tensor, **conditions: tuple[Literal["eq", "gt", "le", "ge"], float]) -> dict[str, list[float]]:
+    """The share of values in each datapoint that satisfy each named comparison; NaN satisfies none.
+
+    >>> fractions(torch.tensor([[-1.0, 0.0, 2.0, 3.0]]), high=("ge", 2.0), positive=("gt", 0.0))
+    {'high': [0.5], 'positive': [0.5]}
+    """
+    rows = _rows(x)
+    count, n = rows.shape
+    if n == 0:
+        return {name: [math.nan] * count for name in conditions}
+    # Comparing into floats and adding those up takes half the time of counting booleans.
+    marks = torch.empty_like(rows)
+    totals = torch.stack([getattr(torch, op)(rows, bound, out=marks).sum(1) for op, bound in conditions.values()])
+    return dict(zip(conditions, (totals.double() / n).tolist(), strict=True))
+
+
+def channel_statistics(x: Tensor, dim: int) -> tuple[list[list[float]], list[list[float]]]:
+    """The mean and the standard deviation of every channel of each datapoint, ``dim`` being the channels.
+
+    >>> channel_statistics(torch.tensor([[[1.0, 3.0], [5.0, 5.0]]]), dim=1)
+    ([[2.0, 5.0]], [[1.4142135623730951, 0.0]])
+    """
+    channels = _real(x).movedim(dim, 1).flatten(2)
+    count = channels.shape[1]
+    moments = _summarize_rows(channels.flatten(0, 1))
+    starts = range(0, channels.shape[0] * count, count) if count else ()
+    return [moments["mean"][j : j + count] for j in starts], [moments["std"][j : j + count] for j in starts]
+
+
+def first_values(x: Tensor, most: int) -> list[list[float]]:
+    """The first values of each datapoint, in the tensor's order.
+
+    >>> first_values(torch.arange(6).view(2, 3), most=2)
+    [[0.0, 1.0], [3.0, 4.0]]
+    """
+    rows = x.reshape(x.shape[0], -1) if x.ndim and x.numel() else x.reshape(1, -1)
+    values: list[list[float]] = _real(rows[:, :most]).tolist()
+    return values
+
+
+_CHANNELS_FIRST = (
+    nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.GroupNorm, nn.Dropout1d,
+    nn.MaxPool1d, nn.AvgPool1d, nn.LPPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d,
+)  # fmt: skip
+
+
+def channel_dim(module: nn.Module, x: Tensor) -> int | None:
+    """Which dimension of a layer's output holds the channels; None where there is none besides the features.
+
+    >>> channel_dim(nn.Conv2d(3, 8, 1), torch.zeros(1, 8, 4, 4))
+    1
+    >>> channel_dim(nn.LayerNorm(8), torch.zeros(1, 5, 8))  # tokens
+    2
+
+    A 3-D output is ambiguous: (B, N, C) unless the module, or the last one inside it with a say, works on (B, C, L).
+    """
+    if x.ndim < 3:
+        return None
+    if x.ndim > 3:
+        return 1
+    for inner in (module, *reversed(list(module.modules()))):
+        if isinstance(inner, _CHANNELS_FIRST):
+            return 1
+        if any(p is not None for p in inner._parameters.values()):
+            break
+    return 2
+
+
+def _real(x: Tensor) -> Tensor:
+    """Plain, dense, real floating-point numbers."""
+    x = x.detach()
+    if x.dtype is torch.float32 and type(x) is Tensor and x.layout is torch.strided:
+        return x
+    if type(x) is not Tensor:
+        local = getattr(x, "to_local", None)  # a DTensor: this rank's shard, without talking to the others
+        x = local() if local else x.as_subclass(Tensor)
+    if x.is_quantized:
+        x = x.dequantize()
+    if x.layout is not torch.strided:
+        x = x.to_dense()
+    if x.is_complex():
+        x = (x if x.dtype is torch.complex128 else x.to(torch.complex64)).abs()
+    return x.double() if x.dtype in _WIDE else x.float()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(B, n): a row for each datapoint, in whatever order the values lie in memory."""
+    x = _real(x)
+    if x.ndim == 0 or x.shape[0] == 0:
+        return x.reshape(1, -1)
+    if x.numel() == 0:
+        return x.reshape(x.shape[0], 0)
+    if not x.is_contiguous():  # channels_last, transposed: a view instead of a copy
+        x = x.permute(0, *sorted(range(1, x.ndim), key=x.stride, reverse=True))
+    return x.reshape(x.shape[0], -1)
+
+
+def _summarize_rows(rows: Tensor) -> dict[str, list[float]]:
+    count, n = rows.shape
+    if n == 0:
+        nan = [math.nan] * count
+        return {"mean": nan, "std": nan[:], "min": nan[:], "max": nan[:], "non_finite": [0] * count}
+    if count == 1 and rows.device.type == "cpu":
+        mean, std, low, high = _one_row(rows, n)
+    else:
+        mean, std, low, high = _many_rows(rows, n)
+    bad: list[float] = [0] * count
+    if not (all(map(math.isfinite, low)) and all(map(math.isfinite, high))):
+        bad = (n - torch.isfinite(rows).sum(1)).tolist()
+    return {"mean": mean, "std": std, "min": low, "max": high, "non_finite": bad}
+
+
+_Moments = tuple[list[float], list[float], list[float], list[float]]
+
+
+def _one_row(rows: Tensor, n: int) -> _Moments:
+    """On the host, where reading a value costs nothing: a second pass only if the mean outweighs the spread."""
+    row = rows.view(-1)
+    mean = row.sum().item() / n
+    squares = _squares(row, n)
+    total = mean * n
+    if total * mean > 0.75 * squares:  # the difference would lose more than two bits
+        centred = row - mean
+        # The mean was rounded; what is left over corrects both.
+        total = centred.sum().item()
+        squares = _squares(centred, n)
+        mean += total / n
+    variance = (squares - total * total / n) / (n - 1) if n > 1 else math.nan
+    std = math.sqrt(variance) if not variance < 0 else 0.0
+    bounds = torch.aminmax(row)
+    low, high = bounds.min.item(), bounds.max.item()
+    bounded = math.isfinite(low) and math.isfinite(high)
+    if 0 < high - low < _TINY[row.dtype] or (bounded and not (math.isfinite(mean) and (n == 1 or math.isfinite(std)))):
+        mean, std = (t.item() for t in _scaled(rows, n))
+    return [mean], [std], [low], [high]
+
+
+def _squares(row: Tensor, n: int) -> float:
+    if n <= _DOT_MAX:
+        return torch.dot(row, row).item()
+    norm = _norm(row[None]).item()
+    return norm * norm
+
+
+def _many_rows(rows: Tensor, n: int) -> _Moments:
+    """On any device, with one transfer."""
+    total = rows.sum(1)
+    centred = rows - (total / n)[:, None]
+    parts = torch.stack((total, centred.sum(1), _norm(centred), rows.amin(1), rows.amax(1)))
+    with np.errstate(all="ignore"):
+        total, rest, norm, low, high = parts.to("cpu", torch.float64).numpy()
+        mean = (total + rest) / n
+        std = np.sqrt(np.maximum(norm * norm - rest * rest / n, 0) / (n - 1)) if n > 1 else norm * math.nan
+        known = np.isfinite(mean) & (np.isfinite(std) | (n == 1))
+        spread = high - low
+        lost = ((spread > 0) & (spread < _TINY[rows.dtype])) | (np.isfinite(low) & np.isfinite(high) & ~known)
+    if lost.any():
+        at = lost.nonzero()[0]
+        mean[at], std[at] = _scaled(rows[torch.from_numpy(at).to(rows.device)], n)
+    return mean.tolist(), std.tolist(), low.tolist(), high.tolist()
+
+
+def _norm(rows: Tensor) -> Tensor:
+    """The 2-norm of each row; of a long one by the norms of its pieces."""
+    n = rows.shape[1]
+    if n > _NORM_MAX and rows.dtype is torch.float32:
+        pieces = math.ceil(n / _NORM_MAX)
+        even = n - n % pieces
+        norms = torch.linalg.vector_norm(rows[:, :even].view(rows.shape[0], pieces, -1), dim=2)
+        rows = torch.cat((norms, rows[:, even:]), 1)
+    whole: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return whole
+
+
+def _scaled(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of finite rows, on the host, computed where neither sums nor squares can overflow."""
+    rows = rows.double()
+    scale = rows.abs().amax(1)
+    rows = rows / scale[:, None]
+    mean = rows.sum(1) / n
+    norm = torch.linalg.vector_norm(rows - mean[:, None], dim=1)
+    std = norm / math.sqrt(n - 1) if n > 1 else norm * math.nan
+    return (mean * scale).cpu(), (std * scale).cpu()

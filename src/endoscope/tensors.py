@@ -1,0 +1,228 @@
+"""Nested values: walk them, size them, and own their bytes. `snapshot` is the only place that copies a tensor.
+
+Runs on the thread that calls the model. On CUDA the copy goes to pinned memory without waiting; `Snapshot.wait`
+is what the writer thread calls before it looks at the bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, PerDatapoint, WholeBatch, opaque, type_name
+
+MAX_DEPTH = 64
+"""How deep a value may be nested; deeper ones are most likely cyclic."""
+
+ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
+         datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
+_ATOMS = frozenset((str, bytes, int, float, bool, type(None)))
+
+
+def is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def _map(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
+    """Rebuild containers, handing everything that is none to ``leaf``."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if isinstance(value, torch.Tensor):
+        return leaf(value)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"value nested deeper than {MAX_DEPTH} levels; is it cyclic?")
+    depth += 1
+    if kind is PerDatapoint:
+        return PerDatapoint(_map(leaf, v, depth) for v in value)
+    if kind is WholeBatch:
+        return WholeBatch(_map(leaf, value.value, depth))
+    if kind is DataclassValue:
+        return DataclassValue(value._type, {k: _map(leaf, v, depth) for k, v in value._fields.items()})
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and kind not in (Opaque, EnumValue):
+        return DataclassValue(type_name(kind), {k: _map(leaf, v, depth) for k, v in _fields(value).items()})
+    if isinstance(value, (dict, Mapping)):
+        return {k: _map(leaf, v, depth) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_map(leaf, v, depth) for v in value]
+    if is_namedtuple(value):
+        inner = [_map(leaf, v, depth) for v in value]
+        if kind is NamedTupleValue:
+            return NamedTupleValue(value.type, value._fields, inner)
+        return NamedTupleValue(type_name(kind), value._fields, inner)
+    if isinstance(value, tuple):
+        return tuple(_map(leaf, v, depth) for v in value)
+    return leaf(value)
+
+
+def apply_tensor_op(func: Callable[[torch.Tensor], Any], inputs: Any) -> Any:
+    """Apply ``func`` to every tensor of a nested value; the rest stays as it is.
+
+    >>> apply_tensor_op(func=lambda t: t + 1, inputs={"a": [torch.zeros(1)], "b": "text"})
+    {'a': [tensor([1.])], 'b': 'text'}
+    """
+    return _map(lambda v: func(v) if isinstance(v, torch.Tensor) else v, inputs, 0)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Every tensor of a nested value, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > MAX_DEPTH:
+        return
+    elif isinstance(value, DataclassValue):
+        yield from tensors_in(value._fields, depth + 1)
+    elif isinstance(value, WholeBatch):
+        yield from tensors_in(value.value, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors_in(_fields(value), depth + 1)
+    elif isinstance(value, (dict, Mapping)):
+        for v in value.values():
+            yield from tensors_in(v, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from tensors_in(v, depth + 1)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor of a nested value: what a layer that returns a tuple or a ``ModelOutput`` mainly computed."""
+    return next(tensors_in(value), None)
+
+
+def nbytes(value: Any) -> int:
+    """True bytes of the tensors and arrays in a nested value; Python's object headers do not count.
+
+    >>> nbytes({"a": torch.zeros(3), "b": "text"})
+    12
+    """
+    total = 0
+
+    def add(v: Any) -> Any:
+        nonlocal total
+        if isinstance(v, torch.Tensor):
+            total += tensor_nbytes(v)
+        elif isinstance(v, np.ndarray):
+            total += v.nbytes
+        return v
+
+    _map(add, value, 0)
+    return total
+
+
+def tensor_nbytes(t: torch.Tensor) -> int:
+    if t.layout is torch.strided:
+        return t.numel() * t.element_size()
+    if t.layout is torch.sparse_coo:
+        return tensor_nbytes(t._indices()) + tensor_nbytes(t._values())
+    return t.values().numel() * t.element_size()
+
+
+class Snapshot:
+    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished."""
+
+    __slots__ = ("_events", "value")
+
+    def __init__(self, value: Any, events: list[Any]) -> None:
+        self.value = value
+        self._events = events
+
+    @classmethod
+    def joined(cls, parts: list[Snapshot]) -> Snapshot:
+        """Several snapshots as one, whose value is the list of theirs."""
+        return cls([p.value for p in parts], [e for p in parts for e in p._events])
+
+    @property
+    def ready(self) -> bool:
+        return not self._events
+
+    def wait(self) -> Any:
+        """Block until the bytes have arrived in host memory. Called by the writer thread, never in a hook."""
+        for event in self._events:
+            event.synchronize()
+        self._events = []
+        return self.value
+
+
+_HOST = torch.device("cpu")
+
+
+def snapshot(value: Any) -> Snapshot:
+    """Copy ``value`` once to host memory, detached, so that nothing done later to the original can change it.
+
+    >>> t = torch.zeros(2)
+    >>> s = snapshot({"a": t, "name": "conv1"})
+    >>> _ = t.add_(1)
+    >>> s.value
+    {'a': tensor([0., 0.]), 'name': 'conv1'}
+
+    Containers are rebuilt, dataclasses become `DataclassValue`, objects of unknown types become `Opaque`.
+    On CUDA the copy is queued on the current stream into pinned memory and not waited for.
+    """
+    devices: set[torch.device] = set()
+
+    def own(v: Any) -> Any:
+        if isinstance(v, torch.Tensor):
+            if v.device == _HOST:
+                return _clone(v)
+            if v.device.type == "meta":
+                return opaque(v)
+            copy = _copy_to_host(v)
+            if v.device.type == "cuda":
+                devices.add(v.device)
+            return copy
+        if isinstance(v, np.ndarray):
+            return v.copy(order="C")
+        if isinstance(v, enum.Enum):
+            return EnumValue(type_name(type(v)), v.name, own(v.value))
+        if isinstance(v, (set, frozenset)):
+            return type(v)(v) if type(v) in (set, frozenset) else frozenset(v)
+        if isinstance(v, ATOMS):
+            return v
+        if isinstance(v, bytearray):
+            return bytes(v)
+        return opaque(v)
+
+    with torch.no_grad():
+        copied = _map(own, value, 0)
+    return Snapshot(copied, [_event(d) for d in devices])
+
+
+def _clone(t: torch.Tensor) -> torch.Tensor:
+    if type(t) not in (torch.Tensor, torch.nn.Parameter):
+        local = getattr(t, "to_local", None)  # a DTensor: this rank's shard, without talking to the others
+        t = local() if local else t.as_subclass(torch.Tensor)
+    if t.layout is torch.strided:
+        if t.is_quantized:
+            return t.detach().clone()
+        if t.is_neg() or t.is_conj():
+            t = t.resolve_conj().resolve_neg()
+        return t.detach().clone(memory_format=torch.contiguous_format)
+    if t.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        return t.detach().to_dense()
+    return t.detach().clone()
+
+
+def _copy_to_host(t: torch.Tensor) -> torch.Tensor:
+    """From a device: queued into pinned memory on CUDA (the caller records an event), waited for elsewhere."""
+    t = t.detach()
+    if t.device.type != "cuda" or t.layout is not torch.strided or t.is_quantized:
+        return _clone(t.cpu())
+    host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
+    return host.copy_(t, non_blocking=True)
+
+
+def _event(device: torch.device) -> Any:
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -1,0 +1,59 @@
+"""The public surface: a name is added or removed on purpose, here and in the docs."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import endoscope
+
+PUBLIC = [
+    "BackwardDebugger",
+    "BaseDebugger",
+    "EndoscopeError",
+    "ForwardDebugger",
+    "SequentialDebugger",
+    "__version__",
+    "build_from_config",
+    "get_layer_by_name",
+    "load_debug_outputs",
+    "per_datapoint",
+    "whole_batch",
+]
+
+SHORT_PATHS = {
+    "debuggers": ["BackwardDebugger", "BaseDebugger", "ForwardDebugger", "SequentialDebugger"],
+    "debuggers.base_debugger": ["BaseDebugger"],
+    "debuggers.forward_debugger": ["ForwardDebugger"],
+    "debuggers.backward_debugger": ["BackwardDebugger"],
+    "debuggers.wrappers": ["SequentialDebugger"],
+    "debuggers.wrappers.sequential_debugger": ["SequentialDebugger"],
+    "debuggers.utils": ["apply_tensor_op", "get_layer_by_name"],
+}
+
+
+def test_the_public_names_are_these() -> None:
+    assert endoscope.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_resolves_and_is_listed(name: str) -> None:
+    value = getattr(endoscope, name)
+    assert getattr(value, "__name__", name) == name
+    assert name in dir(endoscope)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'endoscope' has no attribute 'ForwardDebuger'"):
+        endoscope.ForwardDebuger  # noqa: B018
+
+
+@pytest.mark.parametrize("module", SHORT_PATHS)
+def test_the_short_import_paths_hand_out_the_same_objects(module: str) -> None:
+    short = importlib.import_module(module)
+    assert short.__all__ == SHORT_PATHS[module]
+    for name in short.__all__:
+        value = getattr(short, name)
+        assert value is getattr(importlib.import_module(value.__module__), name)
+        assert value.__module__.startswith("endoscope.")
