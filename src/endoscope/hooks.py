@@ -1,7 +1,7 @@
 """HookSet: the only place that registers and removes hooks on a user's modules.
 
 A hook must never be the reason that a user's own code fails, so it is an object of its own kind: a copy of the model
-(`copy.deepcopy` for an EMA, `torch.save` of a whole module, DataParallel's replicas) does not carry a live hook with it.
+(`copy.deepcopy` for an EMA, `torch.save` of a whole module, DataParallel's replicas) carries no live hook with it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,11 +81,11 @@ class HookSet:
             compiled = module.__dict__.get("_compiled_call_impl")
             if compiled is not None:
                 module.__dict__["_compiled_call_impl"] = None
-                self._eager.append(lambda m=module, c=compiled: m.__dict__.__setitem__("_compiled_call_impl", c))
+                self._eager.append(partial(module.__dict__.__setitem__, "_compiled_call_impl", compiled))
         for wrapper in _compiled_wrappers(modules):
             before = wrapper.__dict__["forward"]
             wrapper.__dict__["forward"] = wrapper._orig_mod.__call__
-            self._eager.append(lambda w=wrapper, f=before: w.__dict__.__setitem__("forward", f))
+            self._eager.append(partial(wrapper.__dict__.__setitem__, "forward", before))
         return len(self._eager)
 
     def remove(self) -> None:

@@ -92,7 +92,9 @@ def select(model: torch.nn.Module, pattern: str) -> list[str]:
     for wanted in (pattern, _plain(pattern)):
         if found := [name for name in names if fnmatchcase(name, wanted)]:
             return found
-    raise LayerNotFoundError(f"no layer matches {pattern!r}{closest(pattern.replace('*', ''), names) or '; it has ' + _some(names)}")
+    raise LayerNotFoundError(
+        f"no layer matches {pattern!r}{closest(pattern.replace('*', ''), names) or '; it has ' + _some(names)}"
+    )
 
 
 def _some(names: list[str], most: int = 8) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 _WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
 
 _DOT_MAX = 1 << 18
-_NORM_MAX = 1 << 14
+_NORM_MAX = 1 << 12
 """How many float32 squares may be added up in one go: a dot product's partial sums lose accuracy beyond the first,
 those of a norm beyond the second."""
 
@@ -62,7 +62,7 @@ def l1_norm(x: Tensor) -> list[float]:
         return [math.nan] * rows.shape[0]
     means: list[float] = [total / n for total in rows.abs().sum(1).tolist()]
     if not all(map(math.isfinite, means)):  # the sum may have overflowed
-        means = (rows.double().abs() / n).sum(1).tolist()
+        means = (rows.cpu().double().abs() / n).sum(1).tolist()
     return means
 
 
@@ -81,7 +81,7 @@ def l2_norm(x: Tensor) -> list[float]:
         if norm < tiny or norm == math.inf:
             scale = rows[j].abs().amax().item()
             if 0 < scale < math.inf:
-                norms[j] = scale * torch.linalg.vector_norm(rows[j].double() / scale).item()
+                norms[j] = scale * torch.linalg.vector_norm(rows[j].cpu().double() / scale).item()
     return norms
 
 
@@ -107,7 +107,7 @@ def fractions(x: Tensor, **conditions: tuple[Literal["eq", "gt", "le", "ge"], fl
     # Comparing into floats and adding those up takes half the time of counting booleans.
     marks = torch.empty_like(rows)
     totals = torch.stack([getattr(torch, op)(rows, bound, out=marks).sum(1) for op, bound in conditions.values()])
-    return dict(zip(conditions, (totals.double() / n).tolist(), strict=True))
+    return dict(zip(conditions, (totals.cpu().double() / n).tolist(), strict=True))
 
 
 def channel_statistics(x: Tensor, dim: int) -> tuple[list[list[float]], list[list[float]]]:
@@ -129,7 +129,7 @@ def first_values(x: Tensor, most: int) -> list[list[float]]:
     >>> first_values(torch.arange(6).view(2, 3), most=2)
     [[0.0, 1.0], [3.0, 4.0]]
     """
-    rows = x.reshape(x.shape[0], -1) if x.ndim and x.numel() else x.reshape(1, -1)
+    rows = x.reshape(x.shape[0], x.numel() // x.shape[0]) if x.ndim and x.shape[0] else x.reshape(1, -1)
     values: list[list[float]] = _real(rows[:, :most]).tolist()
     return values
 
@@ -176,7 +176,9 @@ def _real(x: Tensor) -> Tensor:
         x = x.to_dense()
     if x.is_complex():
         x = (x if x.dtype is torch.complex128 else x.to(torch.complex64)).abs()
-    return x.double() if x.dtype in _WIDE else x.float()
+    if x.dtype not in _WIDE:
+        return x.float()
+    return (x.cpu() if x.device.type == "mps" else x).double()  # Apple's devices have no float64
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -184,11 +186,9 @@ def _rows(x: Tensor) -> Tensor:
     x = _real(x)
     if x.ndim == 0 or x.shape[0] == 0:
         return x.reshape(1, -1)
-    if x.numel() == 0:
-        return x.reshape(x.shape[0], 0)
     if not x.is_contiguous():  # channels_last, transposed: a view instead of a copy
         x = x.permute(0, *sorted(range(1, x.ndim), key=x.stride, reverse=True))
-    return x.reshape(x.shape[0], -1)
+    return x.reshape(x.shape[0], x.numel() // x.shape[0])
 
 
 def _summarize_rows(rows: Tensor) -> dict[str, list[float]]:
@@ -225,9 +225,13 @@ def _one_row(rows: Tensor, n: int) -> _Moments:
     std = math.sqrt(variance) if not variance < 0 else 0.0
     bounds = torch.aminmax(row)
     low, high = bounds.min.item(), bounds.max.item()
-    bounded = math.isfinite(low) and math.isfinite(high)
-    if 0 < high - low < _TINY[row.dtype] or (bounded and not (math.isfinite(mean) and (n == 1 or math.isfinite(std)))):
-        mean, std = (t.item() for t in _scaled(rows, n))
+    finite = math.isfinite(low) and math.isfinite(high)
+    if finite and low == high:
+        mean, std = low, 0.0 if n > 1 else math.nan
+    elif finite:
+        known = math.isfinite(mean) and math.isfinite(std) and not total * total > 0.9 * n * squares
+        if not known or high - low < _TINY[row.dtype]:
+            mean, std = (t.item() for t in _scaled(rows, n))
     return [mean], [std], [low], [high]
 
 
@@ -244,14 +248,17 @@ def _many_rows(rows: Tensor, n: int) -> _Moments:
     centred = rows - (total / n)[:, None]
     parts = torch.stack((total, centred.sum(1), _norm(centred), rows.amin(1), rows.amax(1)))
     with np.errstate(all="ignore"):
-        total, rest, norm, low, high = parts.to("cpu", torch.float64).numpy()
-        mean = (total + rest) / n
-        std = np.sqrt(np.maximum(norm * norm - rest * rest / n, 0) / (n - 1)) if n > 1 else norm * math.nan
-        known = np.isfinite(mean) & (np.isfinite(std) | (n == 1))
-        spread = high - low
-        lost = ((spread > 0) & (spread < _TINY[rows.dtype])) | (np.isfinite(low) & np.isfinite(high) & ~known)
-    if lost.any():
-        at = lost.nonzero()[0]
+        total, rest, norm, low, high = parts.cpu().double().numpy()
+        mean = np.where(np.isfinite(rest), total + rest, total) / n
+        squares, doubt = norm * norm, rest * rest / n
+        std = np.sqrt(np.maximum(squares - doubt, 0) / max(n - 1, 1))
+        known = np.isfinite(mean) & np.isfinite(std) & ~(doubt > 0.9 * squares)
+        finite = np.isfinite(low) & np.isfinite(high)
+        equal = finite & (low == high)
+        mean[equal], std[equal] = low[equal], 0.0 if n > 1 else math.nan
+        again = finite & ~equal & (~known | (high - low < _TINY[rows.dtype]))
+    if again.any():
+        at = again.nonzero()[0]
         mean[at], std[at] = _scaled(rows[torch.from_numpy(at).to(rows.device)], n)
     return mean.tolist(), std.tolist(), low.tolist(), high.tolist()
 
@@ -269,11 +276,12 @@ def _norm(rows: Tensor) -> Tensor:
 
 
 def _scaled(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of finite rows, on the host, computed where neither sums nor squares can overflow."""
-    rows = rows.double()
-    scale = rows.abs().amax(1)
-    rows = rows / scale[:, None]
+    """Mean and standard deviation of finite, unequal values, where neither sums nor squares leave their range."""
+    rows = rows.cpu().double()
+    low, high = rows.amin(1), rows.amax(1)
+    scale = torch.maximum(high.abs(), low.abs())
+    low = low / scale
+    rows = rows / scale[:, None] - low[:, None]
     mean = rows.sum(1) / n
-    norm = torch.linalg.vector_norm(rows - mean[:, None], dim=1)
-    std = norm / math.sqrt(n - 1) if n > 1 else norm * math.nan
-    return (mean * scale).cpu(), (std * scale).cpu()
+    std = torch.linalg.vector_norm(rows - mean[:, None], dim=1) / math.sqrt(n - 1)
+    return (low + mean) * scale, std * scale

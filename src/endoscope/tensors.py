@@ -6,6 +6,7 @@ is what the writer thread calls before it looks at the bytes.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import datetime
 import enum
@@ -16,7 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, PerDatapoint, WholeBatch, opaque, type_name
+from endoscope.values import (
+    DataclassValue,
+    EnumValue,
+    NamedTupleValue,
+    Opaque,
+    PerDatapoint,
+    WholeBatch,
+    opaque,
+    type_name,
+)
 
 MAX_DEPTH = 64
 """How deep a value may be nested; deeper ones are most likely cyclic."""
@@ -154,7 +164,7 @@ class Snapshot:
         return self.value
 
 
-_HOST = torch.device("cpu")
+_SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -173,7 +183,7 @@ def snapshot(value: Any) -> Snapshot:
 
     def own(v: Any) -> Any:
         if isinstance(v, torch.Tensor):
-            if v.device == _HOST:
+            if v.is_cpu:
                 return _clone(v)
             if v.device.type == "meta":
                 return opaque(v)
@@ -207,7 +217,12 @@ def _clone(t: torch.Tensor) -> torch.Tensor:
             return t.detach().clone()
         if t.is_neg() or t.is_conj():
             t = t.resolve_conj().resolve_neg()
-        return t.detach().clone(memory_format=torch.contiguous_format)
+        if t.numel() < _SPLIT_BY_TORCH or not t.is_contiguous():
+            return t.detach().clone(memory_format=torch.contiguous_format)
+        # clone() would split the copy over torch's threads, which then wait for each other while the writer has a core.
+        copy = torch.empty(t.shape, dtype=t.dtype)
+        ctypes.memmove(copy.data_ptr(), t.data_ptr(), copy.nbytes)
+        return copy
     if t.layout is torch._mkldnn:  # type: ignore[attr-defined]
         return t.detach().to_dense()
     return t.detach().clone()
@@ -223,6 +238,6 @@ def _copy_to_host(t: torch.Tensor) -> torch.Tensor:
 
 
 def _event(device: torch.device) -> Any:
-    event = torch.cuda.Event()
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event

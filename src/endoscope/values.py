@@ -63,7 +63,9 @@ class DataclassValue:
         try:
             return object.__getattribute__(self, "_fields")[name]
         except KeyError:
-            raise AttributeError(f"{self._type} was stored with the fields {list(self._fields)}, not {name!r}") from None
+            raise AttributeError(
+                f"{self._type} was stored with the fields {list(self._fields)}, not {name!r}"
+            ) from None
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -142,6 +144,6 @@ OPAQUE_TEXT = 1000  # characters of a repr that are kept
 def opaque(value: Any) -> Opaque:
     try:
         text = repr(value)
-    except Exception as e:  # a broken __repr__ is the user's, and must not lose the record
+    except Exception as e:  # noqa: BLE001  # a broken __repr__ is the user's, and must not lose the record
         text = f"<repr failed: {type(e).__name__}>"
     return Opaque(type_name(type(value)), text if len(text) <= OPAQUE_TEXT else text[: OPAQUE_TEXT - 1] + "…")

@@ -32,8 +32,8 @@ class ActivationStatsDebugger(ForwardDebugger):
     >>> seen["activation_stats"]["sparsity"], seen["activation_stats"]["saturation_high"]
     (0.5, 0.5)
 
-    ``l1_norm`` is the mean magnitude, ``l2_norm`` the Euclidean norm; ``saturation_low`` and ``saturation_high`` are the
-    shares of values <= -1 and >= 1. An output of three dimensions or more also has ``channel_means`` and
+    ``l1_norm`` is the mean magnitude, ``l2_norm`` the Euclidean norm; ``saturation_low`` and ``saturation_high`` are
+    the shares of values <= -1 and >= 1. An output of three dimensions or more also has ``channel_means`` and
     ``channel_stds`` along ``channel_dim``. Every number is one a datapoint; complex values count by their magnitude.
     """
 

@@ -1,4 +1,4 @@
-"""From a config to debuggers by name: nodes are built, patterns expanded, and every mistake found before the first step."""
+"""From a config to debuggers by name: nodes are built, patterns expanded, mistakes found before the first step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from endoscope.layers import is_pattern, select
 
 def assemble(debuggers_config: Sequence[Mapping[str, Any]], model: torch.nn.Module) -> dict[str, BaseDebugger]:
     """Every debugger by its name; a layer pattern becomes one debugger a layer, named ``name/layer``."""
-    if not isinstance(debuggers_config, Sequence) or isinstance(debuggers_config, (str, bytes)):
+    if not isinstance(debuggers_config, (list, tuple)):
         raise ConfigError(f"debuggers_config must be a list, not {type(debuggers_config).__name__}")
     debuggers: dict[str, BaseDebugger] = {}
     for k, entry in enumerate(debuggers_config):
@@ -52,7 +52,9 @@ def _expand(name: str, config: Any, model: torch.nn.Module, where: str) -> Itera
 
 
 def _layer_pattern(config: Any) -> str | None:
-    name = config.get("args", {}).get("layer_name") if isinstance(config, Mapping) else getattr(config, "layer_name", None)
+    name = (
+        config.get("args", {}).get("layer_name") if isinstance(config, Mapping) else getattr(config, "layer_name", None)
+    )
     return name if isinstance(name, str) and is_pattern(name) else None
 
 

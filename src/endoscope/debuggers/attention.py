@@ -42,7 +42,7 @@ class AttentionDebugger(ForwardDebugger):
             return {"error": f"The attention weights are empty, of shape {list(attention.shape)}"}
         rows = attention if attention.ndim > 1 else attention[None]
         values = _real(rows)
-        entropy = -torch.special.xlogy(values, values).sum(-1).reshape(len(rows), -1).mean(1)
+        entropy = 0 - torch.special.xlogy(values, values).sum(-1).reshape(len(rows), -1).mean(1)
         summary = summarize(rows)
         stats = {
             "entropy": per_datapoint(entropy.tolist()),

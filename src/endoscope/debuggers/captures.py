@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Captures:
             return 0
         self._hooks.before_forward(unwrap(self._model), self._begin)
         for layer, debuggers in self._by_layer.items():
-            self._hooks.forward(layer, lambda m, i, o, debuggers=tuple(debuggers): self._seen(debuggers, m, i, o))
+            self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
         return self._hooks.run_eagerly(self._model)
 
     def remove(self) -> None:
@@ -114,7 +115,9 @@ class Captures:
             if before is None or call >= max(before):  # backward visits the calls last to first
                 window.captures[name] = {call: result}
 
-    def _await_gradient(self, window: Window, name: str, debugger: BackwardDebugger, call: int, module: torch.nn.Module, output: Any) -> None:
+    def _await_gradient(
+        self, window: Window, name: str, debugger: BackwardDebugger, call: int, module: torch.nn.Module, output: Any
+    ) -> None:
         tensors = [t for t in tensors_in(output) if t.requires_grad]
         if not tensors:
             window.reasons[name] = "its output needs no gradient (no_grad, or nothing trainable before it)"
@@ -126,7 +129,8 @@ class Captures:
                 self._keep(window, name, debugger, call, debugger.process_backward, module, grad_output)
 
         if isinstance(output, torch.Tensor):
-            output.register_hook(arrived)  # arrived returns None: the gradient passes unchanged
+            # arrived returns None: the gradient passes unchanged
+            output.register_hook(arrived)  # type: ignore[no-untyped-call]
             return
         ids = {id(t): k for k, t in enumerate(tensors)}
         places = apply_tensor_op(lambda t: _Place(ids.get(id(t))), output)
@@ -137,14 +141,26 @@ class Captures:
         window = self._thread.window
         self._thread.window = None
         if window is None:
-            unseen = "the model was not called since the last datapoint (on this thread)" if self._forwards else _NEVER_CALLED
+            unseen = (
+                "the model was not called since the last datapoint (on this thread)"
+                if self._forwards
+                else _NEVER_CALLED
+            )
             window = Window()
         else:
             unseen = "the layer did not run in this forward"
         window.closed = True
-        outputs = {name: _joined(window.captures[name], all_calls=d.calls == "all") for name, d in self._debuggers.items() if name in window.captures}
+        outputs = {
+            name: _joined(window.captures[name], all_calls=d.calls == "all")
+            for name, d in self._debuggers.items()
+            if name in window.captures
+        }
         notes: dict[str, dict[str, Any]] = {}
-        absent = {n: self._guard.muted(n) or window.reasons.get(n, unseen) for n in self._debuggers if n not in outputs and n not in window.failures}
+        absent = {
+            n: self._guard.muted(n) or window.reasons.get(n, unseen)
+            for n in self._debuggers
+            if n not in outputs and n not in window.failures
+        }
         calls = {n: c for n, c in window.calls.items() if c > 1}
         for kind, found in (("absent", absent), ("failures", window.failures), ("calls", calls)):
             if found:
@@ -156,7 +172,9 @@ class Captures:
         return self._forwards > 0
 
 
-_NEVER_CALLED = "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
+_NEVER_CALLED = (
+    "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
+)
 
 
 class _Place:
@@ -172,7 +190,9 @@ def _fill(places: Any, grads: Sequence[torch.Tensor | None]) -> Any:
     if isinstance(places, dict):
         return {k: _fill(v, grads) for k, v in places.items()}
     if isinstance(places, (list, tuple)):
-        return tuple(_fill(v, grads) for v in places) if isinstance(places, tuple) else [_fill(v, grads) for v in places]
+        return (
+            tuple(_fill(v, grads) for v in places) if isinstance(places, tuple) else [_fill(v, grads) for v in places]
+        )
     fields = getattr(places, "_fields", None)
     return _fill(fields, grads) if isinstance(fields, dict) else places
 

@@ -58,12 +58,12 @@ class Guard:
     def call(self, name: str, debugger: BaseDebugger, function: Callable[..., Any], *args: Any) -> Snapshot | str:
         """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure."""
         torch_state = torch.default_generator.get_state()
-        cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         python_states = (random.getstate(), np.random.get_state()) if debugger.uses_random else None
         try:
             with torch.no_grad():
                 result = snapshot(function(*args))
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001
             return self._failed(name, e)
         finally:
             torch.default_generator.set_state(torch_state)
@@ -84,7 +84,12 @@ class Guard:
         failures.in_a_row += 1
         failures.last = f"{type(error).__name__}: {error}"
         if failures.count == 1:
-            log.warning("debugger %r raised %s; training goes on, the failure is recorded with the datapoint", name, failures.last, exc_info=error)
+            log.warning(
+                "debugger %r raised %s; training goes on, the failure is recorded with the datapoint",
+                name,
+                failures.last,
+                exc_info=error,
+            )
         if failures.in_a_row == FAILURES_TO_MUTE:
             log.warning("debugger %r failed %d times in a row and is muted", name, FAILURES_TO_MUTE)
         return failures.last

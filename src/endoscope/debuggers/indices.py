@@ -25,7 +25,9 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
         raise DatapointError(f"a datapoint must be a dict, not {type(datapoint).__name__}; {_EXPECTED}")
     meta = datapoint.get("meta_info")
     if not isinstance(meta, Mapping) or "idx" not in meta:
-        found = f"meta_info has {list(meta)[:8]}" if isinstance(meta, Mapping) else f"meta_info is {type(meta).__name__}"
+        found = (
+            f"meta_info has {list(meta)[:8]}" if isinstance(meta, Mapping) else f"meta_info is {type(meta).__name__}"
+        )
         raise DatapointError(f"datapoint without an index: {found}; {_EXPECTED}")
     idx = meta["idx"]
     if isinstance(idx, (torch.Tensor, np.ndarray)):

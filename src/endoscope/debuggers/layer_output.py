@@ -33,9 +33,7 @@ class LayerOutputDebugger(ForwardDebugger):
     def __init__(self, layer_name: str, downsample_factor: int = 4, *, calls: Literal["last", "all"] = "last") -> None:
         super().__init__(layer_name, calls=calls)
         if not isinstance(downsample_factor, int) or isinstance(downsample_factor, bool) or downsample_factor < 1:
-            raise ConfigError(
-                f"downsample_factor is {downsample_factor!r}; it must be a whole number of at least 1 (1: no downsampling)"
-            )
+            raise ConfigError(f"downsample_factor is {downsample_factor!r}; it must be a whole number of at least 1")
         self.downsample_factor = downsample_factor
 
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """The catalogue: which datapoint stands in which line of which page, so that a reader need not open the other pages.
 
-One sealed line for each closed page, appended by its writer. It is a cache: whatever it does not cover is found by
-reading the pages' lines, and a damaged line of it is ignored.
+A writer appends one sealed line for each page it closes, and ends by putting a single line for all of them in their
+place. It is a cache: what it does not cover is found by reading the pages' lines, and a damaged line of it is ignored.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,54 +17,107 @@ import numpy as np
 from endoscope.errors import PageFormatError
 from endoscope.pages import format
 
+_ARRAYS = ("indices", "counts", "starts", "ends", "page")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class PageIndex:
-    """Where the records of one page are: how many datapoints each holds, and where its line starts and ends."""
+def _none() -> Ints:
+    return np.empty(0, np.int64)
 
-    page: str
-    indices: Ints
-    counts: Ints
-    starts: Ints
-    ends: Ints
+
+@dataclass(frozen=True, slots=True)
+class PageInfo:
+    """One page: its name, how many records were dropped while it was written, and whether it was closed."""
+
+    name: str
     dropped: int = 0
     closed: bool = True
 
-    @property
-    def records(self) -> int:
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Where records are. Arrays have one element for each record, ``indices`` one for each datapoint of each record."""
+
+    pages: tuple[PageInfo, ...] = ()
+    indices: Ints = field(default_factory=_none)
+    counts: Ints = field(default_factory=_none)
+    """How many datapoints the record holds."""
+    starts: Ints = field(default_factory=_none)
+    ends: Ints = field(default_factory=_none)
+    """Where the record's line lies in its page's lines."""
+    page: Ints = field(default_factory=_none)
+    """Which of ``pages``."""
+
+    def __len__(self) -> int:
         return len(self.counts)
 
-
-_ARRAYS = ("indices", "counts", "starts", "ends")
-
-
-def make(page: str, indices: list[int], counts: list[int], starts: list[int], ends: list[int], **about: Any) -> PageIndex:
-    return PageIndex(page, *(np.array(a, np.int64) for a in (indices, counts, starts, ends)), **about)
+    def datapoints_of(self, page: int) -> list[int]:
+        """The indices that a page holds."""
+        return [int(i) for i in self.indices[np.repeat(self.page, self.counts) == page]]
 
 
-def empty(page: str) -> PageIndex:
-    """A page without a readable record."""
-    return make(page, [], [], [], [], closed=False)
+def of_page(
+    page: PageInfo,
+    indices: Sequence[int] = (),
+    counts: Sequence[int] = (),
+    starts: Sequence[int] = (),
+    ends: Sequence[int] = (),
+) -> Index:
+    """The index of one page, from plain lists."""
+    i, c, s, e = (np.array(a, np.int64) for a in (indices, counts, starts, ends))
+    return Index((page,), i, c, s, e, np.zeros(len(c), np.int64))
 
 
-def encode(index: PageIndex) -> bytes:
+def merge(parts: Sequence[Index]) -> Index:
+    """Several indices as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    pages: list[PageInfo] = []
+    numbers = []
+    for part in parts:
+        numbers.append(part.page + len(pages))
+        pages += part.pages
+    i, c, s, e = (np.concatenate([_none(), *(getattr(p, k) for p in parts)]) for k in _ARRAYS[:-1])
+    return Index(tuple(pages), i, c, s, e, np.concatenate([_none(), *numbers]))
+
+
+def encode(index: Index) -> bytes:
     arrays = {k: base64.b64encode(getattr(index, k).astype("<i8").tobytes()).decode() for k in _ARRAYS}
-    return format.sealed({"catalogue": format.VERSION, "page": index.page, "dropped": index.dropped, **arrays})
+    pages = [[p.name, p.dropped] for p in index.pages]
+    return format.sealed({"catalogue": format.VERSION, "pages": pages, **arrays})
 
 
-def decode(line: bytes) -> PageIndex:
+def decode_all(data: bytes) -> list[Index]:
+    """Every whole line of a catalogue file; damaged ones are left out."""
+    found = []
+    for line in filter(None, data.split(b"\n")):
+        with contextlib.suppress(PageFormatError):
+            found.append(decode(line))
+    return found
+
+
+def decode(line: bytes) -> Index:
     """Raises `PageFormatError` for anything that `encode` would not have written."""
     members = format.unseal(line)
     if members.get("catalogue") != format.VERSION:
         raise PageFormatError("catalogue of another version")
     try:
-        indices, counts, starts, ends = (np.frombuffer(base64.b64decode(members[k], validate=True), "<i8") for k in _ARRAYS)
-        page, dropped = members["page"], members["dropped"]
+        arrays = [np.frombuffer(base64.b64decode(members[k], validate=True), "<i8") for k in _ARRAYS]
+        pages = tuple(PageInfo(name, dropped) for name, dropped in members["pages"])
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
-    whole = len(starts) == len(ends) == len(counts) and (counts > 0).all() and counts.sum() == len(indices)
-    if not (whole and (starts >= 0).all() and (starts < ends).all() and isinstance(page, str) and isinstance(dropped, int)):
+    index = Index(pages, *arrays)
+    fits = len(index.counts) == len(index.starts) == len(index.ends) == len(index.page)
+    fits = fits and all(type(p.name) is str and type(p.dropped) is int for p in pages)
+    if not fits or (
+        len(index)
+        and not (
+            index.counts.min() > 0
+            and index.counts.max() <= len(index.indices) == index.counts.sum()
+            and index.starts.min() >= 0
+            and (index.starts < index.ends).all()
+            and 0 <= index.page.min() <= index.page.max() < len(pages)
+        )
+    ):
         raise PageFormatError("catalogue line whose arrays do not fit together")
-    return PageIndex(page, indices, counts, starts, ends, dropped)
+    return index

@@ -42,12 +42,19 @@ class Dtype:
 
 
 def _dtypes() -> dict[str, Dtype]:
-    plain = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-             "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64"}  # fmt: skip
+    plain = {"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "complex64": "C64",
+             "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+             "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8"}  # fmt: skip
     table = {name: Dtype(getattr(torch, name), tag) for name, tag in plain.items()}
     table["complex128"] = Dtype(torch.complex128, "F64", (2,))
     table["complex32"] = Dtype(torch.complex32, "F16", (2,), numpy=False)
-    byte_sized = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "U8", "float8_e5m2fnuz": "U8", "float8_e8m0fnu": "U8"}
+    byte_sized = {
+        "float8_e4m3fn": "F8_E4M3",
+        "float8_e5m2": "F8_E5M2",
+        "float8_e4m3fnuz": "U8",
+        "float8_e5m2fnuz": "U8",
+        "float8_e8m0fnu": "U8",
+    }
     for name, tag in {"bfloat16": "BF16", **byte_sized}.items():
         if hasattr(torch, name):
             table[name] = Dtype(getattr(torch, name), tag, numpy=False)
@@ -157,7 +164,9 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     if notes:
         body += ',"notes":' + _to_json(_Encoder(1).encode(notes, "notes", 0))
     if len(body) > MAX_LINE - 1024:
-        too_long = f"its text takes {len(body) >> 20} MB in a line of at most {MAX_LINE >> 20}; return large lists as tensors"
+        too_long = (
+            f"its text takes {len(body) >> 20} MB in a line of at most {MAX_LINE >> 20}; return large lists as tensors"
+        )
         return encode_record(idx, {}, {"failures": dict.fromkeys(outputs, too_long)})
     record.body = body.encode()
     return record
@@ -214,7 +223,10 @@ class _Encoder:
             raise ValueError(f"per_datapoint() was given {len(value)} values for a batch of {self.count}")
         first = value[0]
         if isinstance(first, torch.Tensor) and all(
-            isinstance(v, torch.Tensor) and v.layout is torch.strided and (v.shape, v.dtype) == (first.shape, first.dtype) for v in value
+            isinstance(v, torch.Tensor)
+            and v.layout is torch.strided
+            and (v.shape, v.dtype) == (first.shape, first.dtype)
+            for v in value
         ):
             ref = self.tensor(torch.stack(list(value)), path)
             return {**ref, "batch": "one"} if ref["$"] == "tensor" else ref
@@ -227,7 +239,11 @@ class _Encoder:
             except TypeError:  # longdouble and other types that torch does not have
                 pass
         if value.dtype.kind in "US":
-            return {"$": "text_array", "shape": list(value.shape), "values": self.sequence([str(v) for v in value.ravel().tolist()], path, depth)}
+            return {
+                "$": "text_array",
+                "shape": list(value.shape),
+                "values": self.sequence([str(v) for v in value.ravel().tolist()], path, depth),
+            }
         return scalars.encode(scalars.opaque(value), lambda v, k: v)
 
     def tensor(self, t: torch.Tensor, path: str) -> dict[str, Any]:
@@ -238,9 +254,10 @@ class _Encoder:
         if name is None:
             raise TypeError(f"tensors of {t.dtype} cannot be stored")
         dtype = DTYPES[name]
-        t = t.detach()
-        flat = t.reshape(-1)
-        data = flat.numpy().view(np.uint8) if dtype.numpy else flat.view(torch.uint8).numpy()
+        if dtype.numpy:
+            data = t.numpy().reshape(-1).view(np.uint8)
+        else:
+            data = t.reshape(-1).view(torch.uint8).numpy()
         ref: dict[str, Any] = {"$": "tensor", "dtype": name, "shape": list(t.shape), "at": 0}
         if batched:
             ref["batch"] = "slice"
@@ -271,11 +288,11 @@ class _Encoder:
             p.ref["at"] = at
             if "batch" in p.ref:
                 step = size // self.count
-                rows = memoryview(p.bytes)
+                rows = p.bytes.data
                 for j, digest in enumerate(each):
                     digest.update(rows[j * step : (j + 1) * step])
             else:
-                shared.update(p.bytes)
+                shared.update(p.bytes.data)
             if size:
                 record.buffers.append(p.bytes)
             shape = p.shape if p.dtype.safetensors != "U8" or p.dtype.torch is torch.uint8 else (size,)
@@ -288,12 +305,12 @@ class _Encoder:
             record.buffers.append(bytes(pad))
             record.entries.append(Entry("padding", "U8", (pad,), start + at, pad))
         record.nbytes = start + at + pad
-        return "{%s,\"value\":%s}" % (text, _to_json(tree))
+        return '{%s,"value":%s}' % (text, _to_json(tree))
 
 
 # ---------------------------------------------------------------- header
 def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) -> bytes:
-    """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's offset in the file)."""
+    """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's file offset)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "endoscope_page": str(VERSION)}}
     for label, e, at in entries:
         name = f"{label}/{e.path}"
@@ -337,7 +354,7 @@ class Span:
 
 
 def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any], Span]]:
-    """Every tensor reference of a block, checked: inside the block, of the size that shape and dtype say, none overlapping."""
+    """Every tensor reference of a block, checked: inside it, of the size its shape and dtype say, none overlapping."""
     found: list[tuple[dict[str, Any], Span]] = []
     stack = [tree]
     while stack:
@@ -351,7 +368,7 @@ def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any],
                 stack.extend(node.values())
     found.sort(key=lambda f: (f[1].start, f[1].nbytes))
     end = 0
-    for node, s in found:
+    for _, s in found:
         if s.start < end:
             raise PageFormatError(f"tensor at {s.start} overlaps the one before it")
         end = s.start + s.nbytes
@@ -362,7 +379,9 @@ def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
     dtype, shape, at = ref.get("dtype"), ref.get("shape"), ref.get("at")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise PageFormatError(f"tensor of unknown dtype {str(dtype)[:40]!r}")
-    if not (isinstance(shape, list) and len(shape) <= MAX_DEPTH and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)):
+    if not (
+        isinstance(shape, list) and len(shape) <= MAX_DEPTH and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
+    ):
         raise PageFormatError("tensor without a usable shape")
     size = math.prod(shape) * DTYPES[dtype].torch.itemsize
     if type(at) is not int or at < 0 or at + size > block_bytes:

@@ -1,6 +1,6 @@
 """A page being written: two files that grow together, and are plain safetensors and JSON lines once closed.
 
-Runs on the writer thread only. Every method leaves the files whole or raises `OSError` with what was there before intact.
+Runs on the writer thread only. A method leaves the files whole, or raises `OSError` and what was there before stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from endoscope.pages import format
 _NAME = re.compile(r"page_(\d+)(?:_rank_(\d+))?\.(jsonl|safetensors|pkl)")
 _CATALOGUE = re.compile(r"catalogue(?:_rank_(\d+))?\.jsonl")
 _IOV_MAX = 512
-_START_WRITEBACK = 8 << 20  # bytes after which the kernel is asked to begin writing, so that the sync at the end is short
+_START_WRITEBACK = (
+    8 << 20
+)  # bytes after which the kernel is asked to begin writing, so that the sync at the end is short
 
 
 def page_name(number: int, rank: int | None) -> str:
@@ -81,7 +83,9 @@ class Page:
         try:
             self._data = _create(folder / f"{self.name}.safetensors")
             self._text = _create(folder / f"{self.name}.jsonl")
-            first = format.sealed({"endoscope_page": format.VERSION, "data": f"{self.name}.safetensors", "data_start": data_start})
+            first = format.sealed(
+                {"endoscope_page": format.VERSION, "data": f"{self.name}.safetensors", "data_start": data_start}
+            )
             self.line_end = write_all(self._text, [first])
             os.lseek(self._data, data_start, os.SEEK_SET)
         except OSError:
@@ -148,7 +152,6 @@ class Page:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._data = self._text = -1
-
 
     def _unmake(self) -> None:
         """A page that could not be begun leaves nothing behind; files that others made are not touched."""

@@ -103,10 +103,15 @@ class PickleSink:
 def load(folder: Path) -> Mapping[int, dict[str, Any]]:
     """Every pickle page of a folder, merged. Runs whatever code the pickles hold."""
     merged: dict[int, dict[str, Any]] = {}
-    for path in sorted((p for p in folder.iterdir() if p.suffix == ".pkl" and page.parse_name(p.name)), key=lambda p: page.order(p.name)):
+    for path in sorted(
+        (p for p in folder.iterdir() if p.suffix == ".pkl" and page.parse_name(p.name)),
+        key=lambda p: page.order(p.name),
+    ):
         held = joblib().load(path)
         if not isinstance(held, dict):
-            raise PageFormatError(f"{path.name} holds a {type(held).__name__}, not a dict of datapoint index to outputs")
+            raise PageFormatError(
+                f"{path.name} holds a {type(held).__name__}, not a dict of datapoint index to outputs"
+            )
         merged.update(held)
     return dict(sorted(merged.items()))
 
@@ -124,5 +129,3 @@ def convert(source: Path, target: Path, *, page_size: int = 100 << 20) -> int:
     if writer.counts.lost:
         raise PageFormatError(f"{writer.counts.lost} datapoints could not be written into {str(target)!r}")
     return len(held)
-
-

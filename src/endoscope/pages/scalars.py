@@ -35,7 +35,10 @@ def encode(value: Any, inner: Inner) -> Any:
     if isinstance(value, EnumValue):
         return {"$": "enum", "type": value.type, "name": value.name, "value": inner(value.value, "value")}
     if isinstance(value, (set, frozenset)):
-        return {"$": "frozenset" if isinstance(value, frozenset) else "set", "items": [inner(_hashable(v), i) for i, v in enumerate(value)]}
+        return {
+            "$": "frozenset" if isinstance(value, frozenset) else "set",
+            "items": [inner(_hashable(v), i) for i, v in enumerate(value)],
+        }
     if isinstance(value, bytes):
         return {"$": "bytes", "base64": base64.b64encode(value).decode()}
     if isinstance(value, np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
@@ -46,9 +49,8 @@ def encode(value: Any, inner: Inner) -> Any:
         return {"$": "path", "value": str(value), "windows": isinstance(value, pathlib.PureWindowsPath)}
     if isinstance(value, datetime.timedelta):
         return {"$": "timedelta", "items": [value.days, value.seconds, value.microseconds]}
-    for kind, cls in _DATES.items():
-        if isinstance(value, cls):
-            return {"$": kind, "value": value.isoformat()}
+    if isinstance(value, (datetime.date, datetime.time)):
+        return {"$": _date_kind(value), "value": value.isoformat()}
     if isinstance(value, Opaque):
         return {"$": "opaque", "type": value.type, "text": value.text}
     for plain in (str, int, float):  # subclasses that are none of the above
@@ -61,7 +63,17 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bytes, tuple, frozenset, type(None))) else opaque(value)
 
 
-_DATES = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
+def _date_kind(value: datetime.date | datetime.time) -> str:
+    if isinstance(value, datetime.datetime):
+        return "datetime"
+    return "date" if isinstance(value, datetime.date) else "time"
+
+
+_DATES: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+}
 
 
 def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
@@ -101,7 +113,7 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
             days, seconds, microseconds = node["items"]
             return datetime.timedelta(days, seconds, microseconds)
         case "datetime" | "date" | "time" as kind:
-            return _DATES[kind].fromisoformat(_text(node["value"]))
+            return _DATES[kind](_text(node["value"]))
         case "opaque":
             return Opaque(_text(node["type"]), _text(node["text"]))
         case unknown:
@@ -126,28 +138,53 @@ def take_apart(t: torch.Tensor) -> tuple[str, dict[str, torch.Tensor], dict[str,
         about: dict[str, Any] = {"dtype": str(t.dtype)}
         if t.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric):
             about["axis"] = t.q_per_channel_axis()
-            return "quantized", {"values": t.int_repr(), "scales": t.q_per_channel_scales(), "zeros": t.q_per_channel_zero_points()}, about
+            return (
+                "quantized",
+                {"values": t.int_repr(), "scales": t.q_per_channel_scales(), "zeros": t.q_per_channel_zero_points()},
+                about,
+            )
         return "quantized", {"values": t.int_repr()}, {**about, "scale": t.q_scale(), "zero": t.q_zero_point()}
     if t.layout is torch.sparse_coo:
-        return "sparse_coo", {"indices": t._indices(), "values": t._values()}, {"shape": list(t.shape), "coalesced": t.is_coalesced()}
+        return (
+            "sparse_coo",
+            {"indices": t._indices(), "values": t._values()},
+            {"shape": list(t.shape), "coalesced": t.is_coalesced()},
+        )
     if str(t.layout) in _LAYOUTS:
         by_row = t.layout in (torch.sparse_csr, torch.sparse_bsr)
         outer, within = (t.crow_indices(), t.col_indices()) if by_row else (t.ccol_indices(), t.row_indices())
-        return "sparse_compressed", {"outer": outer, "within": within, "values": t.values()}, {"layout": str(t.layout), "shape": list(t.shape)}
+        return (
+            "sparse_compressed",
+            {"outer": outer, "within": within, "values": t.values()},
+            {"layout": str(t.layout), "shape": list(t.shape)},
+        )
     raise TypeError(f"tensors of layout {t.layout} cannot be stored")
 
 
 def put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
     if node["$"] == "sparse_coo":
-        return torch.sparse_coo_tensor(parts["indices"], parts["values"], node["shape"], is_coalesced=bool(node["coalesced"]), check_invariants=True)
+        return torch.sparse_coo_tensor(
+            parts["indices"],
+            parts["values"],
+            node["shape"],
+            is_coalesced=bool(node["coalesced"]),
+            check_invariants=True,
+        )
     if node["$"] == "sparse_compressed":
         return torch.sparse_compressed_tensor(
-            parts["outer"], parts["within"], parts["values"], node["shape"], layout=_LAYOUTS[node["layout"]], check_invariants=True
+            parts["outer"],
+            parts["within"],
+            parts["values"],
+            node["shape"],
+            layout=_LAYOUTS[node["layout"]],
+            check_invariants=True,
         )
     dtype, values = _QUANTIZED[node["dtype"]], parts["values"].clone()
     if "axis" in node:
         scales, zeros = parts["scales"], parts["zeros"]
-        made = torch._empty_per_channel_affine_quantized(values.shape, scales=scales, zero_points=zeros, axis=node["axis"], dtype=dtype)
+        made = torch._empty_per_channel_affine_quantized(
+            values.shape, scales=scales, zero_points=zeros, axis=node["axis"], dtype=dtype
+        )
     else:
         made = torch._empty_affine_quantized(values.shape, scale=node["scale"], zero_point=node["zero"], dtype=dtype)
     made_bytes, given = made.untyped_storage(), values.untyped_storage()
@@ -163,7 +200,5 @@ def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
         return t[row : row + 1]
     if t.layout is torch.sparse_coo:
         return t.index_select(0, torch.tensor([row]))
-    plain = t.to_sparse_coo().index_select(0, torch.tensor([row]))
-    if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
-        return plain
-    return plain.to_sparse(layout=t.layout)
+    plain: torch.Tensor = t.to_sparse_coo().index_select(0, torch.tensor([row]))  # type: ignore[no-untyped-call]
+    return plain if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else plain.to_sparse(layout=t.layout)

@@ -20,7 +20,17 @@ import torch
 
 from endoscope.errors import ConfigError, PageError
 from endoscope.pages import page
-from endoscope.pages.writer import OnFull, PageSink, PageWriter, SafetensorsSink, WriterClosed, WriterCounts, move_pages, page_files, prepare_folder
+from endoscope.pages.writer import (
+    OnFull,
+    PageSink,
+    PageWriter,
+    SafetensorsSink,
+    WriterClosed,
+    WriterCounts,
+    move_pages,
+    page_files,
+    prepare_folder,
+)
 from endoscope.tensors import Snapshot
 
 log = logging.getLogger("endoscope")
@@ -66,7 +76,10 @@ class _Open:
             self.writer.close()
         if self.spool is not None:
             if self.writer is not None and self.writer.counts.written:
-                log.warning("%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir", self.writer.counts.written)
+                log.warning(
+                    "%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir",
+                    self.writer.counts.written,
+                )
             shutil.rmtree(self.spool, ignore_errors=True)
         self.writer = self.spool = None
 
@@ -125,7 +138,15 @@ class PageStore:
                 raise ConfigError(f"cannot make a spool folder: {e}; give output_dir, or another spool_dir") from e
             self._open.spool = folder
         s = self._settings
-        first = 1 + max((n for f in page_files(folder) for n, rank, _ in [page.parse_name(f.name) or (-1, None, "")] if rank == self._rank), default=-1)
+        first = 1 + max(
+            (
+                n
+                for f in page_files(folder)
+                for n, rank, _ in [page.parse_name(f.name) or (-1, None, "")]
+                if rank == self._rank
+            ),
+            default=-1,
+        )
         sink: PageSink
         if s.page_format == "pickle":
             from endoscope.pages.pickle_pages import PickleSink
@@ -133,7 +154,9 @@ class PageStore:
             sink = PickleSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
         else:
             sink = SafetensorsSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
-        self._open.writer = PageWriter(sink, queue_bytes=s.queue_bytes, on_full=s.on_full, encode=s.page_format == "safetensors")
+        self._open.writer = PageWriter(
+            sink, queue_bytes=s.queue_bytes, on_full=s.on_full, encode=s.page_format == "safetensors"
+        )
         return self._open.writer
 
     def flush(self) -> bool:
@@ -168,8 +191,10 @@ class PageStore:
         self._open.writer = None
         return writer.counts
 
-    def save_all(self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None) -> tuple[Path, WriterCounts, str | None]:
-        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and what went wrong, if anything did."""
+    def save_all(
+        self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None
+    ) -> tuple[Path, WriterCounts, str | None]:
+        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and any problem."""
         target = Path(output_dir).absolute()
         if self.foreign:
             return target, WriterCounts(), "this process only inherited the debugger; the parent saves"

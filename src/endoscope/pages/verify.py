@@ -1,4 +1,4 @@
-"""Checking a folder of pages: every line, every record's bytes, every closed page's header, against what was written."""
+"""Checking a folder of pages: every line, every record's bytes and every closed page's header."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ import xxhash
 
 from endoscope.errors import PageFormatError
 from endoscope.pages import catalogue, format, page
-from endoscope.pages.reader import Damage, PageFiles, RecordReader, read_at, open_file, scan
+from endoscope.pages.files import PageFiles, open_file, read_at
+from endoscope.pages.record import RecordReader
+from endoscope.pages.scan import Damage, scan
 
 
 def verify_folder(folder: Path) -> list[Damage]:
     """Read all of it; returns what is damaged. An unfinished page is not damage: its whole records are checked."""
-    names = sorted({e.name.rpartition(".")[0] for e in os.scandir(folder) if (p := page.parse_name(e.name)) and p[2] in ("jsonl", "safetensors")})
+    names = sorted(
+        {
+            e.name.rpartition(".")[0]
+            for e in os.scandir(folder)
+            if (p := page.parse_name(e.name)) and p[2] in ("jsonl", "safetensors")
+        }
+    )
     found: list[Damage] = []
     seen = set()
     for name in sorted(names, key=lambda n: page.order(f"{n}.jsonl")):
@@ -24,7 +32,7 @@ def verify_folder(folder: Path) -> list[Damage]:
             index, damage = scan(files)
             found += damage
             seen |= set(index.indices.tolist())
-            if index.records or not damage:
+            if len(index) or not damage:
                 found += _verify_records(files, index)
                 found += _verify_ending(files, index)
         except PageFormatError as e:
@@ -34,9 +42,9 @@ def verify_folder(folder: Path) -> list[Damage]:
     return found + _verify_catalogues(folder, set(names), seen)
 
 
-def _verify_records(files: PageFiles, index: catalogue.PageIndex) -> list[Damage]:
+def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     found = []
-    for k in range(index.records):
+    for k in range(len(index)):
         indices: tuple[int, ...] = ()
         try:
             record = RecordReader(files, files.line(int(index.starts[k]), int(index.ends[k])))
@@ -48,10 +56,10 @@ def _verify_records(files: PageFiles, index: catalogue.PageIndex) -> list[Damage
     return found
 
 
-def _verify_ending(files: PageFiles, index: catalogue.PageIndex) -> list[Damage]:
+def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     """A closed page: as many records and bytes as its closing line says, under an unchanged safetensors header."""
     closing: dict[str, Any] | None = None
-    if index.closed:
+    if index.pages[0].closed:
         size = os.fstat(files.text).st_size
         tail = read_at(files.text, max(0, size - 4096), min(size, 4096)).tobytes()
         closing = format.unseal(tail.rstrip(b"\n").rpartition(b"\n")[2]).get("closed")
@@ -59,12 +67,12 @@ def _verify_ending(files: PageFiles, index: catalogue.PageIndex) -> list[Damage]
         return []
     name = f"{files.name}.safetensors"
     found = []
-    if closing.get("records") != index.records:
-        found.append(Damage(f"{files.name}.jsonl", None, f"{index.records} whole records of {closing.get('records')}"))
+    if closing.get("records") != len(index):
+        found.append(Damage(f"{files.name}.jsonl", None, f"{len(index)} whole records of {closing.get('records')}"))
     try:
         if (size := os.fstat(files.data).st_size) != closing.get("bytes"):
             found.append(Damage(name, None, f"{size} bytes long, written as {closing.get('bytes')}"))
-        elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start)) != closing.get("header"):
+        elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start).data) != closing.get("header"):
             found.append(Damage(name, None, "the safetensors header is not the one that was written"))
     except PageFormatError as e:
         found.append(Damage(name, None, str(e)))
@@ -89,8 +97,11 @@ def _verify_catalogues(folder: Path, pages: set[str], seen: set[int]) -> list[Da
             except PageFormatError as e:
                 found.append(Damage(name, k, str(e)))
                 continue
-            if index.page not in pages:
-                found.append(Damage(f"{index.page}.jsonl", None, "the page is missing", tuple(index.indices.tolist())))
-            elif lost := set(index.indices.tolist()) - seen:
-                found.append(Damage(f"{index.page}.jsonl", None, "datapoints in the catalogue that no whole line holds", tuple(sorted(lost))))
+            for n, info in enumerate(index.pages):
+                held = index.datapoints_of(n)
+                if info.name not in pages:
+                    found.append(Damage(f"{info.name}.jsonl", None, "the page is missing", tuple(held)))
+                elif lost := sorted(set(held) - seen):
+                    cause = "datapoints in the catalogue that no whole line holds"
+                    found.append(Damage(f"{info.name}.jsonl", None, cause, tuple(lost)))
     return found

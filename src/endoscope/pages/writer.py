@@ -70,6 +70,7 @@ class SafetensorsSink:
         self.rank = rank
         self._page: page.Page | None = None
         self._next = first_page
+        self._catalogue = folder / page.catalogue_name(rank)
 
     def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
         if isinstance(record, Unencoded):
@@ -79,8 +80,12 @@ class SafetensorsSink:
         header = format.header_bytes(record, format.label(record.idx))
         size = record.nbytes + len(record.body) + header
         p = self._page
-        if p is not None and (not p.usable or p.size + p.header_size + size > self.page_size or p.header_size + header > p.data_start - 512):
-            self.close(dropped=0)
+        if p is not None and (
+            not p.usable
+            or p.size + p.header_size + size > self.page_size
+            or p.header_size + header > p.data_start - 512
+        ):
+            self._close_page(dropped=0)
             p = None
         if p is None:
             # The header is written last and its room is reserved first: as many entries as this record foretells.
@@ -95,15 +100,24 @@ class SafetensorsSink:
     def flush(self) -> None:
         """Nothing to do: every append has already handed its bytes to the kernel."""
 
-    def close(self, *, dropped: int) -> None:
+    def _close_page(self, *, dropped: int) -> None:
         p, self._page = self._page, None
         if p is None:
             return
         p.close(dropped=dropped)
         page.sync_folder(self.folder)
-        entry = catalogue.make(p.name, p.indices, p.counts, p.starts, p.ends, dropped=dropped + p.dropped)
-        with open(self.folder / page.catalogue_name(self.rank), "ab") as f:
-            f.write(catalogue.encode(entry))
+        info = catalogue.PageInfo(p.name, dropped + p.dropped)
+        with open(self._catalogue, "ab") as f:
+            f.write(catalogue.encode(catalogue.of_page(info, p.indices, p.counts, p.starts, p.ends)))
+
+    def close(self, *, dropped: int) -> None:
+        """Close the page, and put one line for all pages in place of the catalogue's many."""
+        self._close_page(dropped=dropped)
+        lines = catalogue.decode_all(self._catalogue.read_bytes()) if self._catalogue.exists() else []
+        if len(lines) > 1:
+            part = self._catalogue.with_name(f".{self._catalogue.name}.part")
+            part.write_bytes(catalogue.encode(catalogue.merge(lines)))
+            os.replace(part, self._catalogue)
 
 
 class _Flush:
@@ -212,7 +226,7 @@ class PageWriter:
             if isinstance(item, _Flush):
                 try:
                     item.action()
-                except Exception as e:
+                except Exception as e:  # noqa: BLE001
                     self._failed(e, records=0)
                 item.reached.set()
                 continue
@@ -220,7 +234,7 @@ class PageWriter:
             try:
                 self._sink.append(record, dropped=dropped)
                 self._written += 1
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001
                 self._failed(e, records=1)
                 with self._lock:
                     self._dropped_since += dropped
@@ -234,8 +248,10 @@ class PageWriter:
         self._lost += records
         if not self._warned:
             self._warned = True
-            log.warning("capture cannot be written (%s: %s); training goes on, what is on disk stays, later records are tried again",
-                        type(error).__name__, error)  # fmt: skip
+            message = (
+                "capture cannot be written (%s: %s); training goes on, what is on disk stays, later ones are tried"
+            )
+            log.warning(message, type(error).__name__, error)
 
 
 # ---------------------------------------------------------------- folders
@@ -264,7 +280,10 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
         raise ConfigError(f"cannot write into {str(folder)!r}; choose another output_dir")
     old = [p for p in page_files(folder) if _ours(p, rank, world_size)]
     if old and not overwrite:
-        raise FolderInUseError(f"{str(folder)!r} already holds pages ({old[0].name}, ...); choose another folder, or pass overwrite=True to replace them")
+        raise FolderInUseError(
+            f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
+            "choose another folder, or pass overwrite=True to replace them"
+        )
     for p in sorted(old, key=lambda p: not p.name.startswith("catalogue")):
         p.unlink()
 
@@ -275,7 +294,9 @@ def move_pages(source: Path, target: Path, *, rank: int | None) -> None:
     A page's lines come after its tensors, and the catalogue last: what a reader finds there is whole at any moment.
     """
     order = {"safetensors": 0, "pkl": 0, "jsonl": 1, "catalogue": 2}
-    moving = sorted((order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank)
+    moving = sorted(
+        (order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank
+    )
     for _, p in moving:
         try:
             os.rename(p, target / p.name)

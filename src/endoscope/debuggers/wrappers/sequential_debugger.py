@@ -56,7 +56,8 @@ class SequentialDebugger(BaseDebugger):
     """Runs debuggers on each datapoint; what they return goes to disk in pages, in bounded memory.
 
     >>> debugger = SequentialDebugger(
-    ...     [{"name": "features", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "backbone.*"}}}],
+    ...     [{"name": "features",
+    ...       "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "backbone.*"}}}],
     ...     model, output_dir="runs/cnn/epoch_4/debugger")
     >>> debugger.enabled = True                     # attaches the hooks; False removes them
     >>> for x, y, i in loader:
@@ -106,7 +107,9 @@ class SequentialDebugger(BaseDebugger):
         hooked = {n: d for n, d in self.debuggers.items() if isinstance(d, (ForwardDebugger, BackwardDebugger))}
         self._after = {n: d for n, d in self.debuggers.items() if n not in hooked}
         self._captures = Captures(model, hooked, self._guard)
-        settings = StoreSettings(self.page_size, _megabytes("queue_mb", queue_mb), on_full, page_format, overwrite, spool_dir)
+        settings = StoreSettings(
+            self.page_size, _megabytes("queue_mb", queue_mb), on_full, page_format, overwrite, spool_dir
+        )
         self._store = PageStore(output_dir, settings)
         self._enabled = self._closed = False
         self._told: set[str] = set()
@@ -133,7 +136,10 @@ class SequentialDebugger(BaseDebugger):
         compiled = self._captures.attach()
         self._enabled = True
         if compiled:
-            self._tell("the model is compiled: it runs uncompiled while the debugger is enabled, because compiled code calls no new hooks")
+            self._tell(
+                "the model is compiled: it runs uncompiled while the debugger is enabled, "
+                "because compiled code calls no new hooks"
+            )
 
     def _tell(self, message: str) -> None:
         if message not in self._told:
@@ -159,7 +165,15 @@ class SequentialDebugger(BaseDebugger):
         self._store.put(idx, seen, notes)
         return handed_out(seen)
 
-    def _run(self, name: str, debugger: BaseDebugger, datapoint: dict[str, Any], model: torch.nn.Module, seen: dict[str, Snapshot], notes: dict[str, Any]) -> None:
+    def _run(
+        self,
+        name: str,
+        debugger: BaseDebugger,
+        datapoint: dict[str, Any],
+        model: torch.nn.Module,
+        seen: dict[str, Snapshot],
+        notes: dict[str, Any],
+    ) -> None:
         if reason := self._guard.muted(name):
             notes.setdefault("absent", {})[name] = reason
             return
@@ -173,7 +187,9 @@ class SequentialDebugger(BaseDebugger):
 
     def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
         """Store outputs that were computed elsewhere, ``{name: outputs}``, for this datapoint; they are copied."""
-        self._store.put(datapoint_index(datapoint), {name: snapshot(value) for name, value in debug_outputs.items()}, {})
+        self._store.put(
+            datapoint_index(datapoint), {name: snapshot(value) for name, value in debug_outputs.items()}, {}
+        )
 
     # ---- what is on disk
     def reset_buffer(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
@@ -204,7 +220,9 @@ class SequentialDebugger(BaseDebugger):
     def __enter__(self) -> SequentialDebugger:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -244,7 +262,7 @@ class _Arriving(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401
 
     def values(self) -> Any:
         return [self[name] for name in self]

@@ -1,0 +1,328 @@
+"""A. What capturing four stages of a ResNet-18 costs an evaluation loop, to disk, and whether its memory stays flat.
+
+A block is a few steps of the loop, and the wait until everything captured is in the kernel's hands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+from measure import Comparison, Cost, Spread, Target
+from models import STAGES, ResNet18, resnet18
+from torch import Tensor
+
+from endoscope import ForwardDebugger, SequentialDebugger
+from endoscope.debuggers import FeatureMapDebugger
+
+MB = 1e6
+LENGTHS = (100, 400)
+WARM_UP = 30
+FLAT_MB = 5.0
+"""Memory that may come and go with the allocator; growth with the length would be 144 MB between the two lengths."""
+
+
+# ---------------------------------------------------------------- candidates
+class NoCapture:
+    """The baseline, and what a candidate can do."""
+
+    def __init__(self, model: ResNet18, folder: Path) -> None:
+        self.model = model
+        self.folder = folder
+        folder.mkdir()
+
+    def switch(self, on: bool) -> None:
+        """Attach to the model, or let go of it."""
+
+    def step(self, idx: list[int], x: Tensor) -> None:
+        self.model(x)
+
+    def drain(self) -> None:
+        """Return when the kernel has everything."""
+
+    def tidy(self) -> None:
+        """Between blocks, not timed: leave no work to the disk that would fall into another candidate's block."""
+
+    def close(self) -> None:
+        pass
+
+
+class RawAsync(NoCapture):
+    """The limit: hooks keep the tensors without a copy, one thread writes their bytes and nothing else."""
+
+    def __init__(self, model: ResNet18, folder: Path) -> None:
+        super().__init__(model, folder)
+        self._fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT)
+        self._queue: queue.SimpleQueue[list[Tensor] | threading.Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self._seen: list[Tensor] = []
+        self._hooks: list[Any] = []
+
+    def switch(self, on: bool) -> None:
+        if on:
+            layers = [self.model.get_submodule(name) for name in STAGES]
+            self._hooks = [layer.register_forward_hook(self._hook) for layer in layers]
+        while not on and self._hooks:
+            self._hooks.pop().remove()
+
+    def _hook(self, module: torch.nn.Module, input: Any, output: Tensor) -> None:
+        self._seen.append(output.detach())
+
+    def step(self, idx: list[int], x: Tensor) -> None:
+        self.model(x)
+        self._queue.put(self._seen)
+        self._seen = []
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                os.writev(self._fd, [t.numpy() for t in item])  # type: ignore[misc]
+            del item
+
+    def drain(self) -> None:
+        reached = threading.Event()
+        self._queue.put(reached)
+        reached.wait()
+
+    def tidy(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        os.close(self._fd)
+
+
+class Map(ForwardDebugger):
+    """Keeps what the raw write keeps: the layer's output, nothing computed."""
+
+    def process_forward(self, module: torch.nn.Module, input: Any, output: Tensor) -> dict[str, Tensor]:
+        return {"feature_map": output}
+
+
+class Ours(NoCapture):
+    debugger: type[ForwardDebugger] = Map
+
+    def __init__(self, model: ResNet18, folder: Path) -> None:
+        super().__init__(model, folder)
+        config = [
+            {"name": name, "debugger_config": {"class": self.debugger, "args": {"layer_name": name}}} for name in STAGES
+        ]
+        self._debugger = SequentialDebugger(config, model, output_dir=folder)
+
+    def switch(self, on: bool) -> None:
+        self._debugger.enabled = on
+
+    def step(self, idx: list[int], x: Tensor) -> None:
+        outputs = self.model(x)
+        self._debugger({"inputs": x, "labels": None, "outputs": outputs, "meta_info": {"idx": idx}}, self.model)
+
+    def drain(self) -> None:
+        assert self._debugger.flush(), "records were lost"
+
+    def tidy(self) -> None:
+        """Remove the closed pages, sync the open one."""
+        pages = sorted(int(re.sub(r"\D", "", p.stem)) for p in self.folder.glob("page_*.jsonl"))
+        for number in pages[:-1]:
+            for path in self.folder.glob(f"page_{number}.*"):
+                path.unlink()
+        measure.sync(self.folder)
+
+    def close(self) -> None:
+        self._debugger.close()
+
+
+class OursStatistics(Ours):
+    debugger = FeatureMapDebugger
+
+
+class OursDisabled(Ours):
+    def switch(self, on: bool) -> None:
+        """It stays off; the loop calls it all the same."""
+
+
+BASELINE, RAW, MAPS, STATISTICS, DISABLED = (
+    "no capture",
+    "raw asynchronous write (the limit)",
+    "ours, maps",
+    "ours, FeatureMapDebugger",
+    "ours, disabled",
+)
+CANDIDATES: dict[str, type[NoCapture]] = {
+    BASELINE: NoCapture,
+    RAW: RawAsync,
+    MAPS: Ours,
+    STATISTICS: OursStatistics,
+    DISABLED: OursDisabled,
+}
+
+
+# ---------------------------------------------------------------- time
+class Loop:
+    """The evaluation loop: a few batches in turn, indices that go on from block to block."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._inputs = [torch.randn(batch, 3, 128, 128) for _ in range(4)]
+        self._next = itertools.count()
+
+    def run(self, candidate: NoCapture, steps: int) -> None:
+        for _ in range(steps):
+            n = next(self._next)
+            idx = [*range(n * self._batch, (n + 1) * self._batch)]
+            candidate.step(idx, self._inputs[n % len(self._inputs)])
+
+    def block(self, candidate: NoCapture, steps: int) -> Cost:
+        candidate.switch(on=True)
+        self.run(candidate, 1)
+        candidate.drain()
+
+        def timed() -> None:
+            self.run(candidate, steps)
+            candidate.drain()
+
+        cost = measure.cost_of(timed)
+        candidate.switch(on=False)
+        candidate.tidy()
+        return cost / steps
+
+
+@torch.no_grad()
+def compare(folder: Path, *, batch: int, steps: int, rounds: int) -> dict[str, Comparison]:
+    model = resnet18()
+    loop = Loop(batch)
+    candidates = {name: make(model, folder / f"{k}") for k, (name, make) in enumerate(CANDIDATES.items())}
+    try:
+        blocks = {name: (lambda c=c: loop.block(c, steps)) for name, c in candidates.items()}
+        return measure.interleave(blocks, baseline=BASELINE, rounds=rounds)
+    finally:
+        for c in candidates.values():
+            c.close()
+
+
+def report(found: dict[str, Comparison], title: str) -> None:
+    rows = [
+        (
+            name,
+            c.wall,
+            f"{c.mean:.3f}",
+            f"{c.best:.3f}",
+            c.cpu,
+            f"{c.added_s.median * 1e6:+.0f}",
+            f"{c.seconds.median * 1e3:.2f}",
+        )
+        for name, c in found.items()
+    ]
+    headers = ["candidate", "time / no capture", "mean", "best", "CPU / no capture", "us added a step", "ms a step"]
+    measure.table(title, headers, rows)
+
+
+def targets(found: dict[str, Comparison], batch: int) -> list[Target]:
+    def over_raw(name: str, allowed: float) -> Target:
+        raw, ours = found[RAW], found[name]
+        over = Spread.of([a - b for a, b in zip(ours.ratios, raw.ratios, strict=True)])
+        note = f"best {ours.best - raw.best:+.3f}, CPU {ours.cpu.median - raw.cpu.median:+.3f}"
+        return Target(f"batch {batch}, {name}, above the raw write of the same round", over, allowed, note=note)
+
+    floor, off = found[BASELINE].wall, found[DISABLED]
+    noise = max(floor.high - 1, 1 - floor.low)
+    above = Spread.of([r - 1 for r in off.ratios])
+    note = f"the limit is the noise floor; CPU {off.cpu.median - 1:+.3f}"
+    disabled = Target(f"batch {batch}, {DISABLED}, above no capture", above, noise, note=note)
+    return [over_raw(MAPS, 0.02), over_raw(STATISTICS, 0.03), disabled]
+
+
+# ---------------------------------------------------------------- memory
+@torch.no_grad()
+def memory_growth(name: str, datapoints: int, parent: str | None) -> int:
+    """How far memory rises over ``datapoints`` after a warm-up; to be called in a fresh process."""
+    with measure.scratch(parent) as folder:
+        candidate = CANDIDATES[name](resnet18(), folder / "pages")
+        loop = Loop(1)
+        candidate.switch(on=True)
+        loop.run(candidate, WARM_UP)
+        candidate.drain()
+        memory = measure.PeakMemory()
+        loop.run(candidate, datapoints)
+        candidate.drain()
+        growth = memory.growth
+        candidate.close()
+    return growth
+
+
+def report_memory(options: argparse.Namespace) -> tuple[dict[str, list[float]], list[Target]]:
+    def growth_mb(name: str, datapoints: int) -> float:
+        shared = ["--threads", options.threads, *(["--dir", options.dir] if options.dir else [])]
+        answer = measure.in_fresh_process(__file__, "--memory-of", name, "--datapoints", datapoints, *shared)
+        return float(answer["growth"]) / MB
+
+    found = {name: [growth_mb(name, n) for n in LENGTHS] for name in (BASELINE, RAW, MAPS, STATISTICS)}
+    title = "Memory: rise of the peak over so many datapoints of 0.5 MB, a fresh process each"
+    rows = [(name, *(f"{g:+.1f} MB" for g in grown)) for name, grown in found.items()]
+    measure.table(title, ["candidate", *(f"{n} datapoints" for n in LENGTHS)], rows)
+    base = found[BASELINE]
+    longer = {name: (found[name][1] - base[1]) - (found[name][0] - base[0]) for name in (MAPS, STATISTICS)}
+    what = f"memory over {LENGTHS[1]} datapoints more than over {LENGTHS[0]}, beyond the baseline's"
+    return found, [Target(f"{what}, {name}", Spread.of([more]), FLAT_MB, " MB") for name, more in longer.items()]
+
+
+# ---------------------------------------------------------------- command line
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=24, help="steps in a block at batch 1; a sixth of it at batch 16")
+    parser.add_argument("--threads", type=int, default=0, help="torch's threads (0: as torch chooses)")
+    parser.add_argument("--batch", type=int, action="append", help="repeatable; 1 and 16 by default")
+    parser.add_argument("--no-memory", action="store_true", help="leave the memory out")
+    parser.add_argument("--dir", help="where the scratch folder is made")
+    parser.add_argument("--json", help="append the raw figures to this file")
+    parser.add_argument("--memory-of", choices=[*CANDIDATES], help=argparse.SUPPRESS)
+    parser.add_argument("--datapoints", type=int, default=LENGTHS[0], help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.memory_of:
+        print(json.dumps({"growth": memory_growth(options.memory_of, options.datapoints, options.dir)}))
+        return
+    reached: list[Target] = []
+    for batch in options.batch or [1, 16]:
+        steps = options.steps if batch == 1 else max(2, options.steps // 6)
+        with measure.scratch(options.dir) as folder:
+            found = compare(folder, batch=batch, steps=steps, rounds=options.rounds)
+        floor = found[BASELINE].wall
+        title = (
+            f"A. Capture, batch {batch}, 128 x 128; {options.rounds} rounds of {steps} steps; "
+            f"noise floor {floor.low:.3f}-{floor.high:.3f}; {measure.machine()}"
+        )
+        report(found, title)
+        reached += targets(found, batch)
+        raw = {name: [asdict(p) for p in c.pairs] for name, c in found.items()}
+        measure.append_json(options.json, {"bench": "capture", "batch": batch, "steps": steps, "pairs": raw})
+    if not options.no_memory:
+        grown, flat = report_memory(options)
+        reached += flat
+        measure.append_json(options.json, {"bench": "capture memory", "growth_mb": grown})
+    print("\nTargets:", *reached, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

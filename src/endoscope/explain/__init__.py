@@ -1,0 +1,5 @@
+"""What the model looked at."""
+
+from endoscope.explain.gradcam import ClassActivationMap, GradCAM
+
+__all__ = ["ClassActivationMap", "GradCAM"]

@@ -1,0 +1,97 @@
+"""Opening the files of a page: read-only, never through a link, every length checked before memory is taken for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from endoscope.errors import PageFormatError
+from endoscope.pages import format
+
+_FIRST_LINE = 512
+
+
+def open_file(path: Path) -> int:
+    """Open a regular file for reading; a link, a pipe or a device in its place is refused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise PageFormatError(f"{path.name} is missing") from None
+    except OSError as e:
+        raise PageFormatError(f"{path.name} cannot be opened: {e.strerror}; links are not followed") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise PageFormatError(f"{path.name} is not a regular file")
+    return fd
+
+
+def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """``nbytes`` at ``start`` into fresh memory; raises when the file is shorter than that."""
+    if start + nbytes > os.fstat(fd).st_size:
+        raise PageFormatError(f"file ends before byte {start + nbytes}")
+    data = np.empty(nbytes, np.uint8)
+    view, done = data.data, 0
+    while done < nbytes:
+        got = os.preadv(fd, [view[done:]], start + done)
+        if got == 0:
+            raise PageFormatError(f"file ends before byte {start + nbytes}")
+        done += got
+    return data
+
+
+class PageFiles:
+    """The two files of one page, opened when first needed."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.name = name
+        self._text = self._data = -1
+        self.data_start = 0
+
+    @property
+    def text(self) -> int:
+        if self._text < 0:
+            fd = open_file(self.folder / f"{self.name}.jsonl")
+            try:
+                self.data_start = self._check_first_line(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+            self._text = fd
+        return self._text
+
+    @property
+    def data(self) -> int:
+        if self._data < 0:
+            self._data = open_file(self.folder / f"{self.name}.safetensors")
+        return self._data
+
+    def _check_first_line(self, fd: int) -> int:
+        first = os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0]
+        members = format.unseal(first)
+        version, start = members.get("endoscope_page"), members.get("data_start")
+        if type(version) is not int:
+            raise PageFormatError("not a page of Endoscope")
+        if version != format.VERSION:
+            raise PageFormatError(
+                f"written as format {version}; this version reads format {format.VERSION}: upgrade endoscope to read it"
+            )
+        if type(start) is not int or start < 8:
+            raise PageFormatError("no place given for the data")
+        return start
+
+    def line(self, start: int, end: int) -> bytes:
+        """One line, without its newline."""
+        if not 0 < end - start <= format.MAX_LINE:
+            raise PageFormatError(f"line of {end - start} bytes")
+        return read_at(self.text, start, end - start - 1).tobytes()
+
+    def close(self) -> None:
+        for fd in (self._text, self._data):
+            if fd >= 0:
+                os.close(fd)
+        self._text = self._data = -1
