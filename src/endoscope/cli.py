@@ -23,12 +23,19 @@ COMMANDS = {
 """Each subcommand and the module that has it, under the same name."""
 
 
-class _Shown(click.ClickException):
-    """An `EndoscopeError` as a message: exit code 1 for damage that was found, 2 for input that cannot work."""
+class _Wrong(click.ClickException):
+    """An `EndoscopeError` as a message: input that cannot work."""
+
+    exit_code = 2
 
     def __init__(self, error: EndoscopeError) -> None:
         super().__init__("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(error)))
-        self.exit_code = 1 if isinstance(error, DamagedRecordError) else 2
+
+
+class _Damaged(_Wrong):
+    """The input was right, but what it names is damaged."""
+
+    exit_code = 1
 
 
 class _Commands(click.Group):
@@ -41,7 +48,9 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             ctx.fail(f"no command {args[0]!r}{closest(args[0], COMMANDS) or '; there are: ' + ', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -50,7 +59,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EndoscopeError as e:
-            raise _Shown(e) from e
+            raise (_Damaged if isinstance(e, DamagedRecordError) else _Wrong)(e) from e
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

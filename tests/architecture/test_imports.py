@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "integrations": BELOW_COMPOSERS | {"runners"},
     # Opens a run on a machine that has neither the model nor the user's code.
     "viewer": BELOW_COMPOSERS - {"debuggers", "hooks", "explain"},
-    "cli": BELOW_COMPOSERS | {"runners", "integrations", "viewer"},
+    "commands": BELOW_COMPOSERS | {"runners", "integrations", "viewer"},
+    "cli": BELOW_COMPOSERS | {"runners", "integrations", "viewer", "commands"},
     "__main__": {"cli"},
 }
 

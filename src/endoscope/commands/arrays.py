@@ -29,7 +29,7 @@ def as_numpy(t: torch.Tensor) -> tuple[Array, str | None]:
         return t.numpy(), None
     wider = _NUMPY_LACKS[t.dtype]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental in torch; every value of it is exact here
+        warnings.simplefilter("ignore", UserWarning)  # that complex32 is experimental
         return t.to(wider).numpy(), f"{_short(t.dtype)} converted to {_short(wider)}"
 
 

@@ -1,96 +1,51 @@
-"""Datapoints of one capture, debugger by debugger: what a damaged one cannot give does not hide the others."""
+"""One datapoint of a capture, debugger by debugger: what is damaged in one does not hide the others."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from rich.filesize import decimal
-
-from endoscope.commands.captures import Capture
-from endoscope.commands.console import printable, progress
-from endoscope.commands.describe import describe
-from endoscope.commands.exports import open_export
+from endoscope.commands.describe import describe, plain
 from endoscope.errors import DamagedRecordError, DatapointNotFoundError, closest
 from endoscope.pages.reader import DebugOutputs
 
 
 def datapoint_facts(outputs: DebugOutputs, idx: int, names: Sequence[str]) -> dict[str, Any]:
     """The facts of one datapoint; a debugger whose bytes are damaged has the cause in their place."""
-    notes = outputs.notes(idx)
-    debuggers: dict[str, Any] = {}
-    for name in chosen_names(outputs, idx, names):
-        try:
-            debuggers[name] = describe(outputs.read(idx, name))
-        except DamagedRecordError as e:
-            debuggers[name] = {"type": "unknown", "damaged": str(e)}
-    return {"datapoint": idx, "debuggers": debuggers, "notes": describe_notes(notes)}
-
-
-def describe_notes(notes: dict[str, Any]) -> dict[str, Any]:
-    """Notes are texts and counts by debugger already."""
-    return {str(kind): held if isinstance(held, (str, int, dict)) else str(held) for kind, held in notes.items()}
-
-
-def chosen_names(outputs: DebugOutputs, idx: int, names: Sequence[str]) -> list[str]:
-    """The debuggers of a datapoint that ``names`` means: all without names; ``features`` also means ``features/*``."""
-    present = outputs.list(idx)
-    if not names:
-        return present
-    chosen = [p for p in present if any(p == n or p.startswith(f"{n}/") for n in names)]
+    held, damage = read_intact(outputs, idx, names)
+    notes = plain(outputs.notes(idx), lambda array, _: str(array.dtype))
     for name in names:
-        if not any(c == name or c.startswith(f"{name}/") for c in chosen):
-            raise DatapointNotFoundError(_absent(outputs, idx, name, present))
-    return chosen
+        if not any(means(name, n) for n in (*held, *damage)):
+            raise DatapointNotFoundError(_nothing_from(name, idx, outputs.list(idx), notes))
+    damaged = {name: {"type": "unknown", "damaged": str(e)} for name, e in damage.items()}
+    described = {name: describe(value) for name, value in held.items()}
+    return {"datapoint": idx, "debuggers": {**described, **damaged}, "notes": notes}
 
 
-def _absent(outputs: DebugOutputs, idx: int, name: str, present: Sequence[str]) -> str:
-    notes = outputs.notes(idx)
-    why = notes.get("absent", {}).get(name) or notes.get("failures", {}).get(name)
-    if why:
-        return f"datapoint {idx} has nothing from {name!r}: {why}"
-    return f"datapoint {idx} has nothing from {name!r}; it has {', '.join(present) or 'none'}{closest(name, present)}"
+def read_intact(
+    outputs: DebugOutputs, idx: int, names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, DamagedRecordError]]:
+    """What the chosen debuggers gave for a datapoint (all without ``names``), and what could not be read of it."""
+    held: dict[str, Any] = {}
+    damage: dict[str, DamagedRecordError] = {}
+    for name in outputs.list(idx):
+        if names and not any(means(n, name) for n in names):
+            continue
+        try:
+            held[name] = outputs.read(idx, name)
+        except DamagedRecordError as e:
+            damage[name] = e
+    return held, damage
 
 
-# ---------------------------------------------------------------- export
-@dataclass(frozen=True)
-class Exported:
-    """What was written, and what could not be."""
-
-    path: Path
-    datapoints: int
-    tensors: int
-    nbytes: int
-    changes: Counter[str] = field(default_factory=Counter)
-    damage: list[str] = field(default_factory=list)
-
-    def lines(self) -> Iterator[str]:
-        yield f"wrote {self.path}: {self.datapoints} datapoints, {self.tensors} tensors, {decimal(self.nbytes)}"
-        for change, count in self.changes.items():
-            yield f"  {count} tensors {change}"
+def means(wanted: str, name: str) -> bool:
+    """Whether ``wanted`` names a debugger: in full, or as the ``features`` of ``features/layer4``."""
+    return name == wanted or name.startswith(f"{wanted}/")
 
 
-def export_datapoints(
-    capture: Capture, path: Path, *, indices: Sequence[int], names: Sequence[str], overwrite: bool
-) -> Exported:
-    """Write the chosen datapoints (all without ``indices``) of the chosen debuggers (all without ``names``)."""
-    damage: list[str] = []
-    written = 0
-    with capture.open() as outputs:
-        chosen = list(dict.fromkeys(indices)) or list(outputs)
-        found = _check_chosen(outputs, chosen, names)
-        if not indices:
-            damage += [printable(str(d)) for d in outputs.damage]
-        about = {"capture": capture.name, **({} if capture.epoch is None else {"epoch": capture.epoch})}
-        with open_export(path, about, overwrite=overwrite) as export, progress(chosen, "exporting") as going:
-            for idx in going:
-                try:
-                    held = _read_intact(outputs, idx, names, damage)
-                    export.add(idx, held, outputs.notes(idx))
-                    written += 1
-                except DamagedRecordError as e:
-                    damage.append(printable(str(e)))
-    return Exported(path, written, export.tensors, path.stat().st_size, export.changes, damage)
+def _nothing_from(name: str, idx: int, present: Sequence[str], notes: dict[str, Any]) -> str:
+    for kind in ("absent", "failures"):
+        if isinstance(notes.get(kind), dict) and name in notes[kind]:
+            return f"datapoint {idx} has nothing from {name!r}: {notes[kind][name]}"
+    there = closest(name, present) or f"; it has {', '.join(map(repr, present)) or 'nothing at all'}"
+    return f"datapoint {idx} has nothing from {name!r}{there}"

@@ -6,10 +6,11 @@ tensor what `describe_array` says. NaN and infinities stand as ``"NaN"``, ``"Inf
 
 from __future__ import annotations
 
+import base64
 import datetime
 import math
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def describe(value: Any) -> dict[str, Any]:
     if held is None:
         return _leaf(value)
     facts: dict[str, Any] = {"type": type_of(value)}
-    if isinstance(value, (list, tuple, set, frozenset)) and not isinstance(value, NamedTupleValue):
+    if is_sequence(value):
         items = [v for _, v in held]
         if all(isinstance(v, _PLAIN) for v in items):
             return {**facts, "length": len(items), "values": [plain_scalar(v) for v in items]}
@@ -61,6 +62,11 @@ def members(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, (list, tuple)):
         return [(str(k), v) for k, v in enumerate(value)]
     return None
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether a container's members have a place, rather than a name."""
+    return isinstance(value, (list, tuple, set, frozenset)) and not isinstance(value, NamedTupleValue)
 
 
 def unique(names: Iterable[str]) -> list[str]:
@@ -96,6 +102,23 @@ def _leaf(value: Any) -> dict[str, Any]:
     if isinstance(value, EnumValue):
         return {**facts, "value": value.name}
     return {**facts, "value": plain_scalar(value)}
+
+
+def plain(value: Any, array: Callable[[Any, str], Any], name: str = "") -> Any:
+    """``value`` itself as JSON. ``array(tensor, name)`` says what stands for a tensor; names grow by ``/key``."""
+    if is_array(value):
+        return array(value, name)
+    if isinstance(value, np.ndarray):  # of text
+        return value.tolist()
+    if isinstance(value, bytes):
+        return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, Opaque):
+        return {"$": "opaque", "type": value.type, "text": value.text}
+    held = members(value)
+    if held is None:
+        return plain_scalar(value)
+    inside = [(k, plain(v, array, f"{name}/{k}" if name else k)) for k, v in held]
+    return [v for _, v in inside] if is_sequence(value) else dict(inside)
 
 
 def plain_scalar(value: Any) -> Any:

@@ -1,240 +1,70 @@
-"""Datapoints written for use elsewhere: as .safetensors, .npz or .jsonl.
-
-Each writer takes datapoints one at a time and keeps only names and scalars in memory; the file appears under its name
-when it is whole.
-"""
+"""An export: which datapoints go into the file, and what is said about it afterwards."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import os
-import shutil
-import tempfile
-import zipfile
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Protocol
 
-import numpy as np
-import torch
+from rich.filesize import decimal
 
-from endoscope.commands.arrays import Array, as_numpy, dense
-from endoscope.commands.describe import free_name, is_array, members, plain_scalar
-from endoscope.errors import ConfigError, EndoscopeError, FolderInUseError, PageError
-from endoscope.pages.format import DTYPES, NAMES
-from endoscope.values import Opaque
-
-MAX_HEADER = 100_000_000
-"""Bytes of a header that every safetensors reader takes."""
+from endoscope.commands.captures import Capture
+from endoscope.commands.console import printable, progress
+from endoscope.commands.datapoints import means, read_intact
+from endoscope.commands.export_formats import Export, open_export
+from endoscope.errors import DamagedRecordError, DatapointNotFoundError, closest
+from endoscope.pages.reader import DebugOutputs
 
 
-class Export(Protocol):
-    """A file being written; ``changes`` counts the tensors that could not be written as they were, by what was done."""
+@dataclass(frozen=True)
+class Exported:
+    """What was written, what was changed for it, and what is damaged and therefore not in it."""
 
+    path: Path
+    datapoints: int
     tensors: int
     changes: Counter[str]
+    damage: list[str]
 
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None: ...
-    def finish(self) -> None: ...
-
-
-# ---------------------------------------------------------------- choosing the format
-@contextlib.contextmanager
-def open_export(path: Path, about: Mapping[str, Any], *, overwrite: bool) -> Iterator[Export]:
-    """Write to ``path`` in the format of its suffix. It appears when the block ends well; else nothing is left."""
-    kinds: dict[str, type[SafetensorsExport | NpzExport | JsonLinesExport]]
-    kinds = {".safetensors": SafetensorsExport, ".npz": NpzExport, ".jsonl": JsonLinesExport}
-    if path.suffix not in kinds:
-        raise ConfigError(f"OUT {str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format")
-    if path.exists() and not overwrite:
-        raise FolderInUseError(f"{str(path)!r} exists already; choose another name, or add --overwrite to replace it")
-    part = path.with_name(f".{path.name}.part")
-    with _writing(path), contextlib.ExitStack() as clean_up:
-        clean_up.callback(part.unlink, missing_ok=True)
-        with kinds[path.suffix](part, about) as export:
-            yield export
-            export.finish()
-        os.replace(part, path)
+    def lines(self) -> Iterator[str]:
+        size = decimal(self.path.stat().st_size)
+        yield f"wrote {self.path}: datapoints {self.datapoints}, tensors {self.tensors}, {size}"
+        for change, count in self.changes.items():
+            yield f"  {count} of the tensors {change}"
 
 
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except EndoscopeError:
-        raise
-    except OSError as e:
-        raise PageError(f"cannot write {str(path)!r}: {e.strerror}") from e
+def export_datapoints(
+    capture: Capture, path: Path, *, indices: Sequence[int], names: Sequence[str], overwrite: bool
+) -> Exported:
+    """Write the chosen datapoints (all without ``indices``) of the chosen debuggers (all without ``names``)."""
+    about = {"capture": capture.name, "epoch": capture.epoch}
+    with capture.open() as outputs, open_export(path, about, overwrite=overwrite) as export:
+        for idx in indices:
+            if idx not in outputs:
+                outputs.list(idx)  # raises, and says what is there
+        damage = [] if indices else [printable(str(d)) for d in outputs.damage]
+        written = _write(outputs, export, list(dict.fromkeys(indices)) or list(outputs), names, damage)
+    return Exported(path, written, export.tensors, export.changes, damage)
 
 
-class _File(ABC):
-    """What the three formats share: the part file, and the walk through a datapoint."""
-
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self.about = dict(about)
-        self.tensors = 0
-        self.changes: Counter[str] = Counter()
-        self._file: IO[bytes] = open(path, "wb")
-
-    def _plain(self, value: Any, name: str) -> Any:
-        """``value`` as JSON; each tensor in it goes to `_array` under its name and leaves a reference."""
-        if is_array(value):
-            self.tensors += 1
-            return self._array(value, name)
-        if isinstance(value, np.ndarray):  # of text
-            return value.tolist()
-        held = members(value)
-        if held is None:
-            return _scalar(value)
-        inside = {k: self._plain(v, f"{name}/{k}") for k, v in held}
-        return list(inside.values()) if isinstance(value, (list, tuple, set, frozenset)) else inside
-
-    @abstractmethod
-    def _array(self, value: Any, name: str) -> dict[str, Any]:
-        """Write one tensor or array; returns what stands for it in the JSON."""
-
-    def _changed(self, change: str | None) -> None:
-        if change is not None:
-            self.changes[change] += 1
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"$": "bytes", "base64": base64.b64encode(value).decode()}
-    if isinstance(value, Opaque):
-        return {"$": "opaque", "type": value.type, "text": value.text}
-    return plain_scalar(value)
-
-
-def _reference(value: Any, **more: Any) -> dict[str, Any]:
-    return {"$": "tensor", **more, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
-
-
-# ---------------------------------------------------------------- safetensors
-class SafetensorsExport(_File):
-    """Tensors as ``idx/debugger/path``; everything else as JSON in the metadata, under ``datapoints``."""
-
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        super().__init__(path, about)
-        self._datapoints: dict[int, Any] = {}
-        # One file for each element size: joined from the widest to the narrowest, every tensor is aligned without gaps.
-        self._data = {size: tempfile.TemporaryFile(dir=path.parent) for size in (8, 4, 2, 1)}
-        self._entries: dict[str, tuple[str, list[int], int, int, int]] = {}
-
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
-
-    def _array(self, value: Any, name: str) -> dict[str, Any]:
-        t, change = dense(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
-        self._changed(change)
-        if t.is_complex() and t.dtype is not torch.complex64:
-            self._changed(f"{_dtype(t)} stored as pairs of real numbers in a last dimension of 2")
-            t = torch.view_as_real(t)
-        elif DTYPES[NAMES[t.dtype]].safetensors == "U8" and t.dtype is not torch.uint8:
-            self._changed(f"{_dtype(t)} converted to float32")
-            t = t.float()
-        name = free_name(name, self._entries)
-        data = t.contiguous().reshape(-1).view(torch.uint8).numpy()
-        file = self._data[t.element_size()]
-        self._entries[name] = (DTYPES[NAMES[t.dtype]].safetensors, list(t.shape), t.element_size(), file.tell(), len(data))
-        file.write(data.data)
-        return _reference(value, name=name)
-
-    def finish(self) -> None:
-        starts, end = {}, 0
-        for size, file in self._data.items():
-            starts[size], end = end, end + file.tell()
-        header: dict[str, Any] = {"__metadata__": {"format": "pt", **self._metadata()}}
-        for name, (dtype, shape, size, at, nbytes) in self._entries.items():
-            first = starts[size] + at
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, first + nbytes]}
-        text = json.dumps(header, allow_nan=False).encode()
-        text = text.ljust(-(-len(text) // 8) * 8)
-        if len(text) > MAX_HEADER:
-            raise ConfigError(f"names and scalars take {len(text) >> 20} MiB, more than a .safetensors header may; "
-                              "choose fewer datapoints with --index, or export the scalars to .jsonl")  # fmt: skip
-        self._file.write(len(text).to_bytes(8, "little") + text)
-        for file in self._data.values():
-            file.seek(0)
-            shutil.copyfileobj(file, self._file, 1 << 20)
-
-    def _metadata(self) -> dict[str, str]:
-        return {**{k: str(v) for k, v in self.about.items()}, "datapoints": json.dumps(self._datapoints, allow_nan=False)}
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        for file in self._data.values():
-            file.close()
-
-
-def _dtype(t: torch.Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
-
-
-# ---------------------------------------------------------------- npz
-class NpzExport(_File):
-    """Arrays as ``idx/debugger/path``; everything else as JSON in the text array ``scalars``."""
-
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        super().__init__(path, about)
-        self._zip = zipfile.ZipFile(self._file, "w")
-        self._names: dict[str, None] = {}
-        self._datapoints: dict[int, Any] = {}
-
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
-
-    def _array(self, value: Any, name: str) -> dict[str, Any]:
-        array = value
-        if isinstance(value, torch.Tensor):
-            t, change = dense(value)
-            self._changed(change)
-            array, change = as_numpy(t)
-            self._changed(change)
-        name = free_name(name, self._names)
-        self._names[name] = None
-        self._write(name, array)
-        return _reference(value, name=name)
-
-    def _write(self, name: str, array: Array) -> None:
-        with self._zip.open(f"{name}.npy", "w", force_zip64=True) as f:
-            np.lib.format.write_array(f, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
-
-    def finish(self) -> None:
-        self._write("scalars", np.array(json.dumps({**self.about, "datapoints": self._datapoints}, allow_nan=False)))
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            self._zip.close()
-        finally:
-            super().__exit__(*error)
-
-
-# ---------------------------------------------------------------- JSON lines
-class JsonLinesExport(_File):
-    """Scalars and texts, one line a datapoint; of a tensor only dtype and shape."""
-
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, name) for name, value in outputs.items()}
-        line = {"idx": idx, **self.about, "outputs": plain, "notes": self._plain(notes, "notes")}
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-
-    def _array(self, value: Any, name: str) -> dict[str, Any]:
-        self._changed("left out, as .jsonl holds only scalars and texts")
-        return _reference(value)
-
-    def finish(self) -> None:
-        """Every line is written already."""
+def _write(outputs: DebugOutputs, export: Export, chosen: list[int], names: Sequence[str], damage: list[str]) -> int:
+    """Write datapoint after datapoint; adds to ``damage``, and returns how many were written."""
+    written = 0
+    present: dict[str, None] = {}
+    with progress(chosen, "exporting") as going:
+        for idx in going:
+            try:
+                held, damaged = read_intact(outputs, idx, names)
+                present |= dict.fromkeys(outputs.list(idx))
+                damage += [f"{name!r} of {printable(str(e))}" for name, e in damaged.items()]
+                if held or not damaged:
+                    export.add(idx, held, outputs.notes(idx))
+                    written += 1
+            except DamagedRecordError as e:
+                damage.append(printable(str(e)))
+    for name in names:
+        if not any(means(name, p) for p in present):
+            there = closest(name, present) or f"; there are {', '.join(map(repr, present)) or 'none'}"
+            raise DatapointNotFoundError(f"no datapoint has anything from {name!r}{there}")
+    return written

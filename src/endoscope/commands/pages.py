@@ -5,6 +5,7 @@ Only click is imported with this module; what a command needs besides it imports
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,7 +129,7 @@ def export(
     Exit code 1: some records are damaged; they were left out.
     """
     from endoscope.commands.captures import choose_capture
-    from endoscope.commands.datapoints import export_datapoints
+    from endoscope.commands.exports import export_datapoints
 
     chosen = choose_capture(work_dir, epoch)
     if chosen.remark:
@@ -157,7 +158,7 @@ def import_(pickle_dir: Path, new_dir: Path, trust: bool) -> None:
     source = pickle_folder(pickle_dir)
     click.echo(f"{source}: {DANGER}", err=True)
     if not trust:
-        if not click.get_text_stream("stdin").isatty():
+        if not sys.stdin.isatty():
             raise UntrustedPickleError("nothing was opened; if you trust whoever wrote these pickles, add --trust")
         click.confirm("Do you trust whoever wrote these pickles?", abort=True, err=True)
     click.echo(convert_pages(source, new_dir))

@@ -107,13 +107,14 @@ def _count(n: int, noun: str) -> str:
 
 
 # ---------------------------------------------------------------- notes
+_SAID = {"absent": "is absent: ", "failures": "failed: ", "calls": "calls of its layer: "}
+
+
 def notes_tree(notes: Mapping[str, Any]) -> Tree:
     """What is absent and why, what failed, and which layers ran more than once."""
     tree = Tree(Text("notes", style="bold"))
-    words = {"absent": "is absent: {}", "failures": "failed: {}", "calls": "its layer ran {} times"}
     for kind, held in notes.items():
-        entries = held.items() if isinstance(held, dict) else [(kind, held)]
-        for name, what in entries:
-            said = printable(words.get(kind, f"{kind}: {{}}").format(what))
-            tree.add(Text.assemble((printable(str(name)), "cyan"), "  ", (said, "red" if kind == "failures" else "")))
+        for name, what in held.items() if isinstance(held, dict) else [(kind, held)]:
+            said = printable(f"{_SAID.get(kind, f'{kind}: ')}{what}")
+            tree.add(Text.assemble((printable(name), "cyan"), "  ", (said, "red" if kind == "failures" else "")))
     return tree

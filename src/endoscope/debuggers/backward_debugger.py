@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.debuggers.base_debugger import BaseDebugger, Calls, checked_calls
 
 
 class BackwardDebugger(BaseDebugger):
@@ -22,11 +22,11 @@ class BackwardDebugger(BaseDebugger):
     as autograd passes them on: under a ``GradScaler`` still multiplied by its scale, and before any clipping.
     """
 
-    calls: Literal["last", "all"] = "last"
+    calls: Calls = "last"
 
-    def __init__(self, layer_name: str, *, calls: Literal["last", "all"] = "last") -> None:
+    def __init__(self, layer_name: str, *, calls: Calls = "last") -> None:
         self.layer_name = layer_name
-        self.calls = calls
+        self.calls = checked_calls(calls)
 
     @abstractmethod
     def process_backward(self, module: torch.nn.Module, grad_output: Any) -> Any:

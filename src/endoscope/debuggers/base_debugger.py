@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+
+from endoscope.errors import ConfigError
+
+Calls = Literal["last", "all"]
+"""What is kept of a layer that runs several times in one forward."""
+
+
+def checked_calls(calls: Calls) -> Calls:
+    if calls not in ("last", "all"):
+        raise ConfigError(f"calls={calls!r} is not a choice; choose 'last' or 'all'")
+    return calls
 
 
 class BaseDebugger(ABC):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.debuggers.base_debugger import BaseDebugger, Calls, checked_calls
 from endoscope.tensors import snapshot
 
 
@@ -28,13 +28,13 @@ class ForwardDebugger(BaseDebugger):
     ``calls`` says what is kept of a layer that runs several times in one forward: ``"last"``, or ``"all"`` as a list.
     """
 
-    calls: Literal["last", "all"] = "last"
+    calls: Calls = "last"
     last_capture: Any = None
     """A copy of what `process_forward` returned last, when `forward_hook_fn` is used by itself."""
 
-    def __init__(self, layer_name: str, *, calls: Literal["last", "all"] = "last") -> None:
+    def __init__(self, layer_name: str, *, calls: Calls = "last") -> None:
         self.layer_name = layer_name
-        self.calls = calls
+        self.calls = checked_calls(calls)
 
     @abstractmethod
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> Any:

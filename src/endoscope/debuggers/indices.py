@@ -42,7 +42,7 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
 
 
 def _index(value: Any) -> int:
-    if isinstance(value, (torch.Tensor, np.ndarray)) and np.size(value) == 1:  # a list of 0-d tensors
+    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:  # of a list of them
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise DatapointError(f"meta_info.idx holds {type(value).__name__} {str(value)[:40]!r}; {_EXPECTED}")

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from endoscope.errors import PageFormatError
-from endoscope.pages import format
+from endoscope.pages import format, page
 
 _FIRST_LINE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The names in a folder of pages, in the order in which the pages were written."""
+
+    pages: dict[str, None]
+    catalogues: list[str]
+
+
+def list_folder(folder: Path) -> Listing:
+    pages: dict[str, None] = {}
+    catalogues = []
+    for name in sorted(os.listdir(folder), key=page.order):
+        parsed = page.parse_name(name)
+        if parsed is not None and parsed[2] == "catalogue":
+            catalogues.append(name)
+        elif parsed is not None and parsed[2] != "pkl":
+            pages[name.rpartition(".")[0]] = None
+    return Listing(pages, catalogues)
 
 
 def open_file(path: Path) -> int:

@@ -23,7 +23,7 @@ from endoscope.errors import (
     UntrustedPickleError,
 )
 from endoscope.pages import catalogue, page
-from endoscope.pages.files import PageFiles, open_file, read_at
+from endoscope.pages.files import PageFiles, list_folder, open_file, read_at
 from endoscope.pages.record import RecordReader
 from endoscope.pages.scan import Damage, scan
 
@@ -61,7 +61,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """Look at the folder again: new pages, and new records of pages that are still being written."""
         with self._lock:
             self.damage = []
-            there = _pages_and_catalogues(self.folder)
+            there = list_folder(self.folder)
             parts = [part for name in there.catalogues for part in _read_catalogue(self.folder / name)]
             covered = {info.name for part in parts for info in part.pages}
             for name in there.pages:
@@ -241,25 +241,6 @@ class _Place:
     idx: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    pages: dict[str, None]
-    catalogues: Names
-
-
-def _pages_and_catalogues(folder: Path) -> _Listing:
-    """The names in a folder, in the order in which the pages were written."""
-    pages: dict[str, None] = {}
-    catalogues = []
-    for name in sorted(os.listdir(folder), key=page.order):
-        parsed = page.parse_name(name)
-        if parsed is not None and parsed[2] == "catalogue":
-            catalogues.append(name)
-        elif parsed is not None and parsed[2] != "pkl":
-            pages[name.rpartition(".")[0]] = None
-    return _Listing(pages, catalogues)
-
-
 def _read_catalogue(path: Path) -> Sequence[catalogue.Index]:
     try:
         fd = open_file(path)
@@ -289,12 +270,10 @@ def debugger_folder(directory: str | os.PathLike[str]) -> Path:
         return inside
     if not given.is_dir():
         raise PageError(f"there is no folder {str(given)!r}")
-    if given.name != "debugger" and not any(page.parse_name(e.name) for e in os.scandir(given)):
-        epochs = sorted(e.name for e in os.scandir(given) if e.name.startswith("epoch_") and e.is_dir())
-        if epochs:
-            raise PageError(
-                f"{str(given)!r} holds {len(epochs)} epochs; choose one, such as {str(given / epochs[-1])!r}"
-            )
+    names = os.listdir(given)
+    epochs = sorted(name for name in names if name.startswith("epoch_"))
+    if epochs and not any(page.parse_name(name) for name in names):
+        raise PageError(f"{str(given)!r} holds {len(epochs)} epochs; choose one, such as {str(given / epochs[-1])!r}")
     return given
 
 

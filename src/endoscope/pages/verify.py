@@ -9,24 +9,18 @@ from typing import Any
 import xxhash
 
 from endoscope.errors import PageFormatError
-from endoscope.pages import catalogue, format, page
-from endoscope.pages.files import PageFiles, open_file, read_at
+from endoscope.pages import catalogue, format
+from endoscope.pages.files import Listing, PageFiles, list_folder, open_file, read_at
 from endoscope.pages.record import RecordReader
 from endoscope.pages.scan import Damage, scan
 
 
 def verify_folder(folder: Path) -> list[Damage]:
     """Read all of it; returns what is damaged. An unfinished page is not damage: its whole records are checked."""
-    names = sorted(
-        {
-            e.name.rpartition(".")[0]
-            for e in os.scandir(folder)
-            if (p := page.parse_name(e.name)) and p[2] in ("jsonl", "safetensors")
-        }
-    )
+    there = list_folder(folder)
     found: list[Damage] = []
     seen = set()
-    for name in sorted(names, key=lambda n: page.order(f"{n}.jsonl")):
+    for name in there.pages:
         files = PageFiles(folder, name)
         try:
             index, damage = scan(files)
@@ -39,7 +33,7 @@ def verify_folder(folder: Path) -> list[Damage]:
             found.append(Damage(f"{name}.jsonl", None, str(e)))
         finally:
             files.close()
-    return found + _verify_catalogues(folder, set(names), seen)
+    return found + _verify_catalogues(folder, there, seen)
 
 
 def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
@@ -79,9 +73,9 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     return found
 
 
-def _verify_catalogues(folder: Path, pages: set[str], seen: set[int]) -> list[Damage]:
+def _verify_catalogues(folder: Path, there: Listing, seen: set[int]) -> list[Damage]:
     found = []
-    for name in sorted(e.name for e in os.scandir(folder) if (p := page.parse_name(e.name)) and p[2] == "catalogue"):
+    for name in there.catalogues:
         try:
             fd = open_file(folder / name)
             try:
@@ -99,7 +93,7 @@ def _verify_catalogues(folder: Path, pages: set[str], seen: set[int]) -> list[Da
                 continue
             for n, info in enumerate(index.pages):
                 held = index.datapoints_of(n)
-                if info.name not in pages:
+                if info.name not in there.pages:
                     found.append(Damage(f"{info.name}.jsonl", None, "the page is missing", tuple(held)))
                 elif lost := sorted(set(held) - seen):
                     cause = "datapoints in the catalogue that no whole line holds"

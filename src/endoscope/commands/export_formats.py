@@ -1,0 +1,215 @@
+"""Datapoints written for use elsewhere: as .safetensors, .npz or .jsonl.
+
+Each writer takes datapoints one at a time and keeps only names and scalars in memory; the file appears under its name
+when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import torch
+
+from endoscope.commands.arrays import Array, as_numpy, dense
+from endoscope.commands.describe import free_name, plain
+from endoscope.errors import ConfigError, EndoscopeError, FolderInUseError, PageError
+from endoscope.pages.format import DTYPES, NAMES
+
+MAX_HEADER = 100_000_000
+"""Bytes of a header that every safetensors reader takes."""
+
+
+class Export(Protocol):
+    """A file being written; ``changes`` counts the tensors that could not be written as they were, by what was done."""
+
+    tensors: int
+    changes: Counter[str]
+
+    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None: ...
+    def finish(self) -> None: ...
+
+
+# ---------------------------------------------------------------- choosing the format
+@contextlib.contextmanager
+def open_export(path: Path, about: Mapping[str, Any], *, overwrite: bool) -> Iterator[Export]:
+    """Write to ``path`` in the format of its suffix. It appears when the block ends well; else nothing is left."""
+    kinds: dict[str, type[SafetensorsExport | NpzExport | JsonLinesExport]]
+    kinds = {".safetensors": SafetensorsExport, ".npz": NpzExport, ".jsonl": JsonLinesExport}
+    if path.suffix not in kinds:
+        raise ConfigError(f"OUT {str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format")
+    if path.exists() and not overwrite:
+        raise FolderInUseError(f"{str(path)!r} exists already; choose another name, or add --overwrite to replace it")
+    part = path.with_name(f".{path.name}.part")
+    with _writing(path):
+        try:
+            with contextlib.ExitStack() as opened:
+                file = opened.enter_context(open(part, "wb"))
+                export = kinds[path.suffix](file, {k: v for k, v in about.items() if v is not None}, opened)
+                yield export
+                export.finish()
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except EndoscopeError:
+        raise
+    except OSError as e:
+        raise PageError(f"cannot write {str(path)!r}: {e.strerror}") from e
+
+
+class _File(ABC):
+    """What the three formats share: the file, and the walk through a datapoint. ``opened`` closes what they open."""
+
+    def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
+        self.about = dict(about)
+        self.tensors = 0
+        self.changes: Counter[str] = Counter()
+        self._file = file
+
+    def _plain(self, value: Any, name: str) -> Any:
+        """``value`` as JSON; each tensor in it goes to `_array` under its name and leaves a reference."""
+        return plain(value, self._counted, name)
+
+    def _counted(self, value: Any, name: str) -> dict[str, Any]:
+        self.tensors += 1
+        return self._array(value, name)
+
+    @abstractmethod
+    def _array(self, value: Any, name: str) -> dict[str, Any]:
+        """Write one tensor or array; returns what stands for it in the JSON."""
+
+    def _changed(self, change: str | None) -> None:
+        if change is not None:
+            self.changes[change] += 1
+
+
+def _reference(value: Any, **more: Any) -> dict[str, Any]:
+    return {"$": "tensor", **more, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+
+
+# ---------------------------------------------------------------- safetensors
+class SafetensorsExport(_File):
+    """Tensors as ``idx/debugger/path``; everything else as JSON in the metadata, under ``datapoints``."""
+
+    def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
+        super().__init__(file, about, opened)
+        self._datapoints: dict[int, Any] = {}
+        # One file for each element size: joined, the widest first, every tensor is aligned without gaps.
+        beside = Path(file.name).parent
+        self._data: dict[int, IO[bytes]] = {}
+        for size in (8, 4, 2, 1):
+            self._data[size] = opened.enter_context(tempfile.TemporaryFile(dir=beside))
+        self._entries: dict[str, tuple[str, list[int], int, int, int]] = {}
+
+    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
+        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
+
+    def _array(self, value: Any, name: str) -> dict[str, Any]:
+        t, change = dense(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
+        self._changed(change)
+        if t.is_complex() and t.dtype is not torch.complex64:
+            self._changed(f"{_dtype(t)} stored as pairs of real numbers in a last dimension of 2")
+            t = torch.view_as_real(t)
+        elif DTYPES[NAMES[t.dtype]].safetensors == "U8" and t.dtype is not torch.uint8:
+            self._changed(f"{_dtype(t)} converted to float32")
+            t = t.float()
+        name = free_name(name, self._entries)
+        data = t.contiguous().reshape(-1).view(torch.uint8).numpy()
+        file = self._data[t.element_size()]
+        tag = DTYPES[NAMES[t.dtype]].safetensors
+        self._entries[name] = (tag, list(t.shape), t.element_size(), file.tell(), len(data))
+        file.write(data.data)
+        return _reference(value, name=name)
+
+    def finish(self) -> None:
+        starts, end = {}, 0
+        for size, file in self._data.items():
+            starts[size], end = end, end + file.tell()
+        metadata = {"format": "pt", **{k: str(v) for k, v in self.about.items()}}
+        metadata["datapoints"] = json.dumps(self._datapoints, allow_nan=False)
+        header: dict[str, Any] = {"__metadata__": metadata}
+        for name, (dtype, shape, size, at, nbytes) in self._entries.items():
+            first = starts[size] + at
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, first + nbytes]}
+        text = json.dumps(header, allow_nan=False).encode()
+        text = text.ljust(-(-len(text) // 8) * 8)
+        if len(text) > MAX_HEADER:
+            raise ConfigError(f"names and scalars take {len(text) >> 20} MiB, more than a .safetensors header may; "
+                              "choose fewer datapoints with --index, or export the scalars to .jsonl")  # fmt: skip
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        for file in self._data.values():
+            file.seek(0)
+            shutil.copyfileobj(file, self._file, 1 << 20)
+
+
+def _dtype(t: torch.Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+# ---------------------------------------------------------------- npz
+class NpzExport(_File):
+    """Arrays as ``idx/debugger/path``; everything else as JSON in the text array ``scalars``."""
+
+    def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
+        super().__init__(file, about, opened)
+        self._zip = opened.enter_context(zipfile.ZipFile(file, "w"))
+        self._names: dict[str, None] = {}
+        self._datapoints: dict[int, Any] = {}
+
+    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
+        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
+
+    def _array(self, value: Any, name: str) -> dict[str, Any]:
+        array = value
+        if isinstance(value, torch.Tensor):
+            t, change = dense(value)
+            self._changed(change)
+            array, change = as_numpy(t)
+            self._changed(change)
+        name = free_name(name, self._names)
+        self._names[name] = None
+        self._write(name, array)
+        return _reference(value, name=name)
+
+    def _write(self, name: str, array: Array) -> None:
+        with self._zip.open(f"{name}.npy", "w", force_zip64=True) as f:
+            np.lib.format.write_array(f, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
+
+    def finish(self) -> None:
+        self._write("scalars", np.array(json.dumps({**self.about, "datapoints": self._datapoints}, allow_nan=False)))
+        self._zip.close()
+
+
+# ---------------------------------------------------------------- JSON lines
+class JsonLinesExport(_File):
+    """Scalars and texts, one line a datapoint; of a tensor only dtype and shape."""
+
+    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        plain = {name: self._plain(value, name) for name, value in outputs.items()}
+        line = {"idx": idx, **self.about, "outputs": plain, "notes": self._plain(notes, "notes")}
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+    def _array(self, value: Any, name: str) -> dict[str, Any]:
+        self._changed("left out, as .jsonl holds only scalars and texts")
+        return _reference(value)
+
+    def finish(self) -> None:
+        """Every line is written already."""

@@ -1,0 +1,53 @@
+"""Small pictures for the terminal: half blocks in colour where it can show them, characters everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+Pixels = Sequence[Sequence[float]]
+"""Rows of brightness, 0 to 1."""
+Palette = Literal["grey", "heat"]
+
+RAMP = " .:-=+*#%@"
+"""Characters from dark to bright."""
+_STOPS: dict[Palette, tuple[tuple[int, int, int], ...]] = {
+    "grey": ((0, 0, 0), (255, 255, 255)),
+    "heat": ((0, 0, 0), (120, 28, 109), (237, 105, 37), (252, 255, 164)),
+}
+
+
+def picture(pixels: Pixels, palette: Palette, console: Console) -> Text:
+    """Two columns and one line for each pixel, whatever the console can show."""
+    if console.is_terminal and console.color_system and console.encoding.startswith("utf"):
+        return _half_blocks([[v for v in row for _ in range(2)] for row in pixels for _ in range(2)], palette)
+    return Text("\n".join("".join(RAMP[round(v * (len(RAMP) - 1))] * 2 for v in row) for row in pixels))
+
+
+def _half_blocks(pixels: Pixels, palette: Palette) -> Text:
+    """Each character shows two pixels: its foreground the upper, its background the lower."""
+    made = Text()
+    for k in range(0, len(pixels), 2):
+        made.append("\n" if k else "")
+        for upper, lower in zip(pixels[k], pixels[k + 1], strict=True):
+            made.append("▀", Style(color=_color(upper, palette), bgcolor=_color(lower, palette)))
+    return made
+
+
+def _color(value: float, palette: Palette) -> Color:
+    stops = _STOPS[palette]
+    at = value * (len(stops) - 1)
+    low = min(int(at), len(stops) - 2)
+    part = at - low
+    return Color.from_rgb(*(a + (b - a) * part for a, b in zip(stops[low], stops[low + 1], strict=True)))
+
+
+def normalised(pixels: Pixels) -> Pixels:
+    """Stretched so that the brightest is 1; all 0 if nothing is above 0."""
+    highest = max(max(row) for row in pixels)
+    return [[max(v, 0.0) / highest if highest > 0 else 0.0 for v in row] for row in pixels]
