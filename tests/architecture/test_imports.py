@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # One module may know one module more: the composer joins the debuggers with the page writer.
-EXCEPTIONS = {("endoscope.debuggers.wrappers.sequential_debugger", "endoscope.pages.writer")}
+EXCEPTIONS = {("endoscope.debuggers.wrappers.sequential_debugger", "endoscope.pages.store")}
 
 
 def imported_names(source: str, module: str, *, is_package: bool = False) -> Iterator[str]:
@@ -140,10 +140,10 @@ def test_the_table_points_downwards_only() -> None:
         ("endoscope.tensors", "from endoscope.layers import select"),
         ("endoscope.layers", "import endoscope.hooks"),
         ("endoscope.config", "from endoscope.debuggers.base_debugger import BaseDebugger"),
-        ("endoscope.pages.writer", "from endoscope.debuggers import base_debugger"),
-        ("endoscope.pages.writer", "from ..debuggers import base_debugger"),
-        ("endoscope.pages.writer", "def f():\n    import endoscope.debuggers.forward_debugger"),
-        ("endoscope.debuggers.gradcam", "from endoscope.pages.writer import PageWriter"),
+        ("endoscope.pages.store", "from endoscope.debuggers import base_debugger"),
+        ("endoscope.pages.store", "from ..debuggers import base_debugger"),
+        ("endoscope.pages.store", "def f():\n    import endoscope.debuggers.forward_debugger"),
+        ("endoscope.debuggers.gradcam", "from endoscope.pages.store import PageStore"),
         ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages.reader import load_debug_outputs"),
         ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages import writer_of_other_things"),
         ("endoscope.explain.gradcam", "from endoscope.debuggers.forward_debugger import ForwardDebugger"),
@@ -155,7 +155,7 @@ def test_the_table_points_downwards_only() -> None:
         ("endoscope.viewer.app", "from endoscope.hooks import HookSet"),
         ("endoscope.viewer.app", "from endoscope.explain.gradcam import GradCAM"),
         ("endoscope.viewer.app", "from endoscope.runners.evaluator import Evaluator"),
-        ("endoscope.pages.writer", "if TYPE_CHECKING:\n    from endoscope.cli import main"),
+        ("endoscope.pages.store", "if TYPE_CHECKING:\n    from endoscope.cli import main"),
         ("endoscope.layers", "from endoscope import ForwardDebugger"),
         ("endoscope.layers", "import endoscope"),
         ("endoscope.layers", "from debuggers.forward_debugger import ForwardDebugger"),
@@ -179,8 +179,8 @@ def test_twin_a_relative_import_in_a_package_is_followed() -> None:
         ("endoscope.tensors", "import torch\nfrom endoscope.errors import EndoscopeError"),
         ("endoscope.hooks", "from . import layers"),
         ("endoscope.debuggers.gradcam", "from endoscope.explain.gradcam import GradCAM"),
-        ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages.writer import PageWriter"),
-        ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages import writer"),
+        ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages.store import PageStore"),
+        ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages import store"),
         ("endoscope.viewer.app", "from endoscope.pages.reader import load_debug_outputs"),
         ("endoscope.cli", "from endoscope import __version__"),
     ],

@@ -48,7 +48,7 @@ def folder() -> Iterator[Path]:
 def stored(value: Any, idx: Idx = 0, page_format: Format = "safetensors") -> dict[int, Any]:
     """What each datapoint gives for ``value`` after a way through the disk."""
     with folder() as f:
-        outputs = load_debug_outputs(write(f, [(idx, {"x": value})], page_format=page_format), trust_pickle=True)
+        outputs = load_debug_outputs(write(f, [(idx, {"x": value})], page_format=page_format, page_size_mb=0.01), trust_pickle=True)
         assert page_format == "pickle" or verify_folder(f) == []
         return {i: outputs[i].get("x", "absent") for i in outputs}
 
@@ -76,7 +76,7 @@ def test_a_batch_gives_each_datapoint_what_a_batch_of_one_gives(page_format: For
 @settings(many, max_examples=60)
 def test_debuggers_of_any_name_keep_apart(outputs: dict[str, torch.Tensor]) -> None:
     with folder() as f:
-        got = opened(write(f, [(5, outputs)]))
+        got = opened(write(f, [(5, outputs)], page_size_mb=0.01))
         assert canonical(got[5]) == canonical(outputs)
         assert got.list(5) == [*outputs]
 
