@@ -65,7 +65,7 @@ def _name(cls: type) -> str:
 
 def _tuple_kind(value: tuple[Any, ...]) -> Form:
     if isinstance(value, NamedTupleValue):
-        return ("namedtuple", value.type, value._fields)
+        return ("namedtuple", getattr(value, "_type", None) or value.type, value._fields)
     fields = getattr(value, "_fields", None)
     return ("tuple",) if fields is None else ("namedtuple", _name(type(value)), fields)
 

@@ -129,8 +129,9 @@ def test_sparse_tensors(kind: str) -> None:
 
 
 def test_sparse_tensors_of_more_dimensions() -> None:
-    given = [torch.randn(2, 3, 4).relu().to_sparse(), torch.randn(2, 3, 4).relu().to_sparse(1),
-             torch.randn(2, 4, 4).relu().to_sparse_csr(), torch.randn(2, 2, 4, 4).to_sparse_bsc((2, 2))]  # fmt: skip
+    cube = torch.stack([DENSE, DENSE + 1])
+    given = [cube.to_sparse(), cube.to_sparse(1), torch.stack([DENSE, 2 * DENSE]).to_sparse_csr()]
+    given.append(torch.ones(2, 2, 4, 4).to_sparse_bsc((2, 2)))
     assert canonical(stored(given)[0]) == canonical(given)
 
 

@@ -49,7 +49,7 @@ def _new_folder(wanted: Path | None) -> Path:
         if wanted is not None:
             wanted.mkdir(parents=True, exist_ok=True)
             if any(wanted.iterdir()):
-                raise FolderInUseError(f"{str(wanted)!r} is not empty; choose a new folder, the demo overwrites nothing")
+                raise FolderInUseError(f"{str(wanted)!r} is not empty; choose a new folder: nothing is overwritten")
             return wanted
         return _timed_folder(Path("runs"))
     except FolderInUseError:
@@ -77,7 +77,8 @@ def _timed_folder(parent: Path) -> Path:
 def _print_epoch(out: Console, epoch: Epoch) -> None:
     saved = ""
     if epoch.saved is not None:
-        saved = f"   validation captured: {epoch.saved}"
+        whole = f"{len(epoch.verdicts)} validation datapoints captured"
+        saved = f"   {whole if epoch.saved.complete else f'captured with gaps: {epoch.saved}'}"
     out.print(f"epoch {epoch.number}   loss {epoch.loss:.3f}   accuracy {epoch.accuracy:.1%}{saved}", soft_wrap=True)
 
 
@@ -114,10 +115,9 @@ def _print_inside(out: Console, epoch_dir: Path, worst: Verdict, data: TensorDat
     image = data.tensors[0][worst.idx, 0].tolist()
     cam = seen["gradcam"]["gradcam"][0]
     out.print(f"Inside datapoint {worst.idx}: a {worst.label}, read as {worst.prediction}", style="bold")
-    blocks: list[RenderableType] = [
-        _captioned("the digit", picture(image, "grey", out)),
-        _captioned(f"what speaks for {seen['gradcam']['target_class']}", picture(normalised(cam.tolist()), "heat", out)),
-    ]
+    heat = picture(normalised(cam.tolist()), "heat", out)
+    target = seen["gradcam"]["target_class"]
+    blocks = [_captioned("the digit", picture(image, "grey", out)), _captioned(f"what speaks for {target}", heat)]
     out.print(Columns(blocks, padding=(0, 6)))
     highest = cam.max().item()
     out.print(f"Right: the Grad-CAM of layer relu2, its highest value ({highest:.3g}) shown brightest.", style="dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,19 +28,19 @@ DEBUGGERS = [
 
 
 class DigitNet(nn.Sequential):
-    """Two convolutions and a linear layer for images of 8 x 8."""
+    """Two convolutions, the average over all positions, and a linear layer, for images of 8 x 8."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(1, 16, 5, padding=2, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.relu1 = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(16, 32, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(16, 32, 5, padding=2, bias=False)
         self.bn2 = nn.BatchNorm2d(32)
         self.relu2 = nn.ReLU(inplace=True)
-        self.pool = nn.MaxPool2d(2)
+        self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
-        self.linear = nn.Linear(32 * 4 * 4, 10)
+        self.linear = nn.Linear(32, 10)
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,28 @@ def train_and_capture(data: TensorDataset, work_dir: Path, *, epochs: int) -> It
     torch.manual_seed(SEED)
     train, validation = torch.utils.data.random_split(data, [0.8, 0.2])
     model = DigitNet()
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    with SequentialDebugger(DEBUGGERS, model, page_size_mb=1) as debugger:
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    with _one_thread(), SequentialDebugger(DEBUGGERS, model, page_size_mb=1) as debugger:
         for epoch in range(epochs):
             loss = _train(model, optimizer, DataLoader(train, batch_size=32, shuffle=True))
-            saved = None
-            if (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == epochs:
-                folder = work_dir / f"epoch_{epoch}" / "debugger"
+            folder = work_dir / f"epoch_{epoch}" / "debugger"
+            if checkpoint := (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == epochs:
                 debugger.reset_buffer(folder)
                 debugger.enabled = True
-                verdicts = _validate(model, DataLoader(validation, batch_size=32), debugger)
-                debugger.enabled = False
-                saved = debugger.save_all(folder)
-            else:
-                verdicts = _validate(model, DataLoader(validation, batch_size=32), debugger)
-            yield Epoch(epoch, loss, verdicts, saved)
+            verdicts = _validate(model, DataLoader(validation, batch_size=32), debugger)
+            debugger.enabled = False
+            yield Epoch(epoch, loss, verdicts, debugger.save_all(folder) if checkpoint else None)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Work on images this small is not worth dividing, and threads that wait for each other slow it down."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[tuple[Tensor, ...]]) -> float:

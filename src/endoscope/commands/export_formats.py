@@ -114,7 +114,7 @@ class SafetensorsExport(_File):
         beside = Path(file.name).parent
         self._data: dict[int, IO[bytes]] = {}
         for size in (8, 4, 2, 1):
-            self._data[size] = opened.enter_context(tempfile.TemporaryFile(dir=beside))
+            self._data[size] = opened.enter_context(tempfile.TemporaryFile(dir=beside))  # noqa: SIM115
         self._entries: dict[str, tuple[str, list[int], int, int, int]] = {}
 
     def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:

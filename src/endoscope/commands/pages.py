@@ -65,7 +65,7 @@ def show(work_dir: Path, idx: int, epoch: int | None, names: tuple[str, ...], as
     from endoscope.commands.captures import choose_capture
     from endoscope.commands.console import console, print_json
     from endoscope.commands.datapoints import datapoint_facts
-    from endoscope.commands.trees import datapoint_tree, notes_tree
+    from endoscope.commands.trees import ROUNDED, datapoint_tree, notes_tree
 
     chosen = choose_capture(work_dir, epoch)
     with chosen.capture.open() as outputs:
@@ -80,6 +80,7 @@ def show(work_dir: Path, idx: int, epoch: int | None, names: tuple[str, ...], as
         out.print(datapoint_tree(f"datapoint {idx} in {chosen.capture.name}", facts["debuggers"]))
         if facts["notes"]:
             out.print(notes_tree(facts["notes"]))
+        out.print(ROUNDED, style="dim")
     if damaged:
         raise SystemExit(1)
 

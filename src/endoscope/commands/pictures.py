@@ -1,4 +1,4 @@
-"""Small pictures for the terminal: half blocks in colour where it can show them, characters everywhere else."""
+"""Small pictures for the terminal: coloured cells where it can show them, characters everywhere else."""
 
 from __future__ import annotations
 
@@ -23,19 +23,15 @@ _STOPS: dict[Palette, tuple[tuple[int, int, int], ...]] = {
 
 
 def picture(pixels: Pixels, palette: Palette, console: Console) -> Text:
-    """Two columns and one line for each pixel, whatever the console can show."""
-    if console.is_terminal and console.color_system and console.encoding.startswith("utf"):
-        return _half_blocks([[v for v in row for _ in range(2)] for row in pixels for _ in range(2)], palette)
-    return Text("\n".join("".join(RAMP[round(v * (len(RAMP) - 1))] * 2 for v in row) for row in pixels))
-
-
-def _half_blocks(pixels: Pixels, palette: Palette) -> Text:
-    """Each character shows two pixels: its foreground the upper, its background the lower."""
+    """Two columns and one line for each pixel, which is about square."""
     made = Text()
-    for k in range(0, len(pixels), 2):
+    for k, row in enumerate(pixels):
         made.append("\n" if k else "")
-        for upper, lower in zip(pixels[k], pixels[k + 1], strict=True):
-            made.append("▀", Style(color=_color(upper, palette), bgcolor=_color(lower, palette)))
+        for value in row:
+            if console.color_system:
+                made.append("  ", Style(bgcolor=_color(value, palette)))
+            else:
+                made.append(RAMP[round(value * (len(RAMP) - 1))] * 2)
     return made
 
 

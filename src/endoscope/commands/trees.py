@@ -13,6 +13,7 @@ from endoscope.commands.console import printable
 MAX_TEXT = 120
 MAX_VALUES = 6
 MAX_ITEMS = 24
+ROUNDED = "numbers are rounded to 6 digits; --json gives them in full"
 
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -64,7 +65,7 @@ def _array(facts: dict[str, Any]) -> Text:
     if facts["min"] is not None:
         for name in ("min", "mean", "max"):
             line.append(f"  {name} ", style="dim")
-            line.append(f"{facts[name]:.6g}")
+            line.append(str(facts[name]) if isinstance(facts[name], int) else f"{facts[name]:.6g}")
     else:
         line.append("  no finite value" if facts["non_finite"] else "  no values", style="dim")
     if facts["non_finite"]:
@@ -93,7 +94,7 @@ def _scalar(value: Any, kind: str) -> Text:
         return Text(value, style="bold red")
     if isinstance(value, str):
         return Text.assemble(printable(value), (f"  {printable(kind)}", "dim"))
-    return Text(str(value))
+    return Text(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def _shortened(text: str) -> Text:

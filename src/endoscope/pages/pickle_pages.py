@@ -65,7 +65,7 @@ class PickleSink:
         self._joblib = joblib()
         self._number, self._size = first_page, 0
         self._page: dict[int, Any] = {}
-        self._saved = True
+        self.unsaved = 0
 
     def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
         assert isinstance(record, Unencoded), "pickle pages take records unencoded"
@@ -77,10 +77,10 @@ class PickleSink:
             outputs = {name: one_datapoint(v, row, len(indices)) for name, v in values.items()}
             self._page[idx] = outputs
         self._size += record.nbytes
-        self._saved = False
+        self.unsaved += 1
 
     def flush(self) -> None:
-        if self._saved:
+        if not self.unsaved:
             return
         path = self.folder / f"{page.page_name(self._number, self.rank)}.pkl"
         part = path.with_name(f".{path.name}.part")
@@ -88,7 +88,7 @@ class PickleSink:
         with open(part, "rb+") as f:
             os.fsync(f.fileno())
         os.rename(part, path)
-        self._saved = True
+        self.unsaved = 0
 
     def _turn(self) -> None:
         self.flush()

@@ -43,6 +43,9 @@ class WriterClosed(PageError):
 class PageSink(Protocol):
     """Where records go in the writer thread: safetensors pages, or the seeds' pickle pages."""
 
+    unsaved: int
+    """Records that were appended and are not in the kernel's hands yet."""
+
     def append(self, record: format.Record | Unencoded, *, dropped: int) -> None: ...
     def flush(self) -> None: ...
     def close(self, *, dropped: int) -> None: ...
@@ -63,6 +66,8 @@ class Unencoded:
 
 class SafetensorsSink:
     """Records into ``page_N.safetensors`` and ``page_N.jsonl``, a new pair whenever the page size would be passed."""
+
+    unsaved = 0  # every append hands its bytes to the kernel
 
     def __init__(self, folder: Path, *, page_size: int, rank: int | None, first_page: int = 0) -> None:
         self.folder = folder
@@ -98,7 +103,7 @@ class SafetensorsSink:
         p.dropped += dropped
 
     def flush(self) -> None:
-        """Nothing to do: every append has already handed its bytes to the kernel."""
+        """Nothing to do."""
 
     def _close_page(self, *, dropped: int) -> None:
         p, self._page = self._page, None
@@ -195,7 +200,7 @@ class PageWriter:
     def flush(self) -> bool:
         """Return when everything put so far has been handed to the kernel; False when some of it was lost."""
         self._reach(self._sink.flush)
-        return self._lost == 0
+        return self._lost == 0 and self._sink.unsaved == 0
 
     def close(self) -> None:
         """Write what is queued, close the page, sync it, end the thread. May be called twice."""
@@ -210,6 +215,8 @@ class PageWriter:
         self._queue.put(_Flush(lambda: self._sink.close(dropped=self._dropped_since)))
         self._queue.put(None)
         self._thread.join()
+        self._lost += self._sink.unsaved
+        self._written -= self._sink.unsaved
 
     def _reach(self, action: Callable[[], None]) -> None:
         if self.foreign:
