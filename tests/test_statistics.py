@@ -248,6 +248,14 @@ def test_first_values_are_each_datapoints_own() -> None:
     assert first_values(x, 100)[1] == [float(v) for v in range(12, 24)]
 
 
+class Scaled(nn.Module):
+    """A container with a parameter of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, nn.Parameter(torch.ones(1))
+
+
 @pytest.mark.parametrize(
     ("module", "shape", "dim"),
     [
@@ -268,6 +276,9 @@ def test_first_values_are_each_datapoints_own() -> None:
         (nn.Sequential(nn.Linear(4, 4), nn.Conv1d(3, 4, 1), nn.ReLU()), (2, 4, 9), 1),
         (nn.Sequential(nn.Conv1d(3, 4, 1), nn.Linear(4, 4), nn.ReLU()), (2, 9, 4), 2),
         (nn.Sequential(nn.Conv1d(3, 4, 1), nn.Sequential(nn.MaxPool1d(2))), (2, 4, 9), 1),
+        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 1)), nn.ReLU()), (2, 4, 9), 1),
+        (Scaled(nn.Conv1d(3, 4, 1)), (2, 4, 9), 1),
+        (Scaled(nn.Linear(4, 4)), (2, 9, 4), 2),
     ],
 )
 def test_channel_dim(module: nn.Module, shape: tuple[int, ...], dim: int | None) -> None:

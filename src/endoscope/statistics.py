@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 _WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
 
@@ -157,7 +158,8 @@ def channel_dim(module: nn.Module, x: Tensor) -> int | None:
     for inner in (module, *reversed(list(module.modules()))):
         if isinstance(inner, _CHANNELS_FIRST):
             return 1
-        if any(p is not None for p in inner._parameters.values()):
+        parameters = any(p is not None for p in inner._parameters.values())
+        if parameters and inner is not module and not isinstance(inner, ParametrizationList):
             break
     return 2
 

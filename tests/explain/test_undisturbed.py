@@ -58,7 +58,9 @@ class Restless(nn.Module):
         self.register_buffer("late", torch.zeros(1))
         self.steps += 1
         self.seen = x
-        random.random(), np.random.rand(), torch.rand(1)
+        torch.rand(1)
+        if self.training:
+            random.random(), np.random.rand()
         out = self.norm(self.net(x))
         self.net[0].train(not self.net[0].training)
         if self.fail:

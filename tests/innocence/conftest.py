@@ -43,10 +43,13 @@ class Gradient(BackwardDebugger):
 
 # ---------------------------------------------------------------- models
 class Encoder(nn.Module):
+    """With an activation that has no fused kernel; the fused path is the subject of test_fast_path."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(6, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+        silu = nn.functional.silu
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, activation=silu, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, 3)
 
@@ -153,10 +156,10 @@ class UserHooks:
                 module.register_forward_pre_hook(lambda m, i, n=name: self.fired.append(f"{n} pre"))
         last.register_full_backward_hook(lambda m, i, o: self.fired.append("backward"))
 
-    def order(self) -> list[list[int]]:
-        """Which of the hooks are the user's, in their order among all."""
+    def order(self) -> list[list[Any]]:
+        """The names of the user's hooks in each dictionary, in their order."""
         dicts = [getattr(m, n) for m in self.model.modules() for n in ("_forward_pre_hooks", "_forward_hooks")]
-        return [[k for k, hook in d.items() if getattr(hook, "__module__", "") == __name__] for d in dicts]
+        return [[h.__defaults__ for h in d.values() if getattr(h, "__module__", "") == __name__] for d in dicts]
 
 
 class Trace(dict[str, Any]):
@@ -178,7 +181,7 @@ class Loop:
 
     case: Case
     moment: Moment = "after backward"
-    steps: int = 3
+    steps: int = 2
     micro: int = 1
     cast: bool = False
     evaluate: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -252,6 +255,15 @@ class Loop:
             order=user.order(),
             **generators(),
         )
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Small tensors: torch's threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "train": {},
     "train, called before the backward": {"moment": "before backward"},
     "train, called after the step": {"moment": "after step"},
-    "accumulate": {"micro": 3, "steps": 2},
+    "accumulate": {"micro": 2},
     "autocast": {"cast": True},
     "no_grad": {"evaluate": torch.no_grad},
     "inference_mode": {"evaluate": torch.inference_mode},
@@ -116,10 +116,27 @@ def without(case: Case, loop: str) -> Trace:
     return _plain_runs[case.name, loop]
 
 
+def lstm_in_bfloat16() -> bool:
+    """Whether oneDNN has it on this processor; torch offers nothing else."""
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            nn.LSTM(6, 8)(torch.zeros(1, 1, 6))
+    except RuntimeError:
+        return False
+    return True
+
+
+RUNS = [
+    pytest.param(case, kind, loop, id=f"{case}-{kind}-{loop}")
+    for case in CASES
+    for kind in KINDS
+    for loop in LOOPS
+    if not (case.name == "lstm" and "autocast" in loop and not lstm_in_bfloat16())
+]
+
+
 # ---------------------------------------------------------------- tests
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "kind", "loop"), RUNS)
 def test_nothing_differs(case: Case, kind: str, loop: str, folder: Path) -> None:
     assert differences(without(case, loop), Loop(case, **LOOPS[loop]).run(KINDS[kind], folder)) == set()
 
@@ -145,7 +162,7 @@ def test_the_debuggers_have_looked(case: Case, folder: Path) -> None:
     layers = [n for n, m in case.model().named_modules() if n]
     for kind in ("output", "features", "statistics", "small", "gradient", "gradients"):
         absent = {n for n in layers if f"{kind}/{n}" not in seen.list(0)}
-        assert absent <= {n for n in layers if n.endswith("out_proj")}, kind  # used by attention without being called
+        assert absent <= {n for n in layers if n.endswith(("out_proj", ".layers"))}, kind  # those are never called
 
 
 # ---------------------------------------------------------------- the comparison can fail

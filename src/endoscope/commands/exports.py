@@ -56,7 +56,8 @@ def _write(outputs: DebugOutputs, export: Export, chosen: list[int], names: Sequ
         for idx in going:
             try:
                 held, damaged = read_intact(outputs, idx, names)
-                present |= dict.fromkeys(outputs.list(idx))
+                if names:
+                    present |= dict.fromkeys(outputs.list(idx))
                 damage += [f"{name!r} of {printable(str(e))}" for name, e in damaged.items()]
                 if held or not damaged:
                     export.add(idx, held, outputs.notes(idx))

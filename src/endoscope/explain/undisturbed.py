@@ -56,16 +56,17 @@ def undisturbed(model: nn.Module, *, run_hooks: bool = False) -> Iterator[Isolat
     """Within this block the model may be run, without gradient; afterwards nothing shows that it was.
 
     Left as they were: buffers, train/eval flags, attributes that the forward sets (``self.aux_loss = ...``), hooks,
-    random generators (torch, ``random``, ``numpy.random``), grad and inference mode, the autocast cache. Buffers are
-    exchanged for copies rather than written back, because a gradient that is still to be computed may hold on to the
-    originals. Compiled modules run uncompiled.
+    torch's random generators (in train mode also those of ``random`` and ``numpy.random``), grad and inference mode,
+    the autocast cache. Buffers are exchanged for copies rather than written back, because a gradient that is still to
+    be computed may hold on to the originals. Compiled modules run uncompiled.
 
     Hooks that torch itself defines (weight norm, pruning, ...) run, since the model computes something else without
     them; all others are muted unless ``run_hooks``, since a hook that fires twice collects twice. What a forward writes
     into parameters, or into an object that an attribute holds, is not undone.
     """
     isolation = Isolation()
-    restore_generators = _random_states()
+    # What draws from random and numpy.random (layer drop, masking) does so in training, and keeping them takes long.
+    restore_generators = _random_states(python=model.training)
     restore_global_hooks = partial(vars(nn.modules.module).update, _global_hooks())
     cached = torch.is_autocast_cache_enabled()
     try:
@@ -78,7 +79,8 @@ def undisturbed(model: nn.Module, *, run_hooks: bool = False) -> Iterator[Isolat
         isolation.restore()
         restore_global_hooks()
         torch.set_autocast_cache_enabled(cached)
-        restore_generators()
+        for restore in restore_generators:
+            restore()
 
 
 def _isolate(model: nn.Module, isolation: Isolation, *, run_hooks: bool) -> None:
@@ -95,7 +97,7 @@ def _isolate(model: nn.Module, isolation: Isolation, *, run_hooks: bool) -> None
             own["_compiled_call_impl"] = None
         if not run_hooks:
             for name in _HOOKS:
-                if own.get(name):
+                if own[name]:
                     own[name] = _torchs(own[name])
         children = own["_modules"]
         if "_orig_mod" in children and "forward" in own:
@@ -136,15 +138,12 @@ def _is_torchs(hook: Any) -> bool:
     return defined_in.partition(".")[0] == "torch" or isinstance(hook, BasePruningMethod)
 
 
-def _random_states() -> Callable[[], None]:
-    """What puts the random generators back into their present states."""
-    ours, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-
-    def restore() -> None:
-        torch.set_rng_state(ours)
-        torch.cuda.set_rng_state_all(devices)
-        random.setstate(python)
-        np.random.set_state(numpy)
-
+def _random_states(*, python: bool) -> list[Callable[[], Any]]:
+    """What puts the random generators back into their present states; those of Python and numpy only if asked to."""
+    restore: list[Callable[[], Any]] = [partial(torch.set_rng_state, torch.get_rng_state())]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        restore.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    if python:
+        restore.append(partial(random.setstate, random.getstate()))
+        restore.append(partial(np.random.set_state, np.random.get_state()))
     return restore

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from endoscope.cli import main
+from tests.commands.captured import Captured, Run
+
+
+@pytest.fixture
+def captured() -> Captured:
+    return Captured()
+
+
+@pytest.fixture
+def run() -> Run:
+    """``run("pages", "list", folder)`` gives the command's result; what it fails to catch is raised here."""
+    runner = CliRunner()
+    return lambda *args, **more: runner.invoke(main, [*map(str, args)], catch_exceptions=False, **more)

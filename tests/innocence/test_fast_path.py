@@ -1,0 +1,81 @@
+"""nn.TransformerEncoder in evaluation runs as one fused kernel, which torch gives up when hooks are on its parts.
+
+The fused kernel gives other bits than the parts do, so that a debugger must not be the reason to leave it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from endoscope import SequentialDebugger
+
+from .conftest import Output, node
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+LAYERS = ["*", "layers.0", "layers.1.linear2", ""]
+
+
+def encoder(*, norm_first: bool = False) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True, norm_first=norm_first)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.zeros(7, 33, dtype=torch.bool)
+    mask[0, 16:] = mask[3, 30:] = True
+    return torch.randn(7, 33, 64, generator=generator), mask
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module, layer: str, folder: Path) -> Iterator[None]:
+    debugger = SequentialDebugger([node("output", Output, layer_name=layer)], model, output_dir=folder)
+    debugger.enabled = True
+    yield
+    debugger.close()
+
+
+def fused_calls(run: Callable[[], Any]) -> int:
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        run()
+    return sum(e.count for e in seen.key_averages() if e.key == "aten::_transformer_encoder_layer_fwd")
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_same_bits(layer: str, mode: Any, masked: bool, norm_first: bool, folder: Path) -> None:
+    model, (x, mask) = encoder(norm_first=norm_first), inputs()
+    with mode():
+        expected = model(x, src_key_padding_mask=mask if masked else None)
+        with watched(model, layer, folder):
+            found = model(x, src_key_padding_mask=mask if masked else None)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_fused_kernel_still_runs(layer: str, folder: Path) -> None:
+    model, (x, _) = encoder(), inputs()
+    with torch.no_grad():
+        assert fused_calls(lambda: model(x)) == 2
+        with watched(model, layer, folder):
+            assert fused_calls(lambda: model(x)) == 2
+
+
+def test_a_hook_of_the_user_ends_it() -> None:
+    """The count can be another: torch itself leaves the fused kernel for any hook that it sees."""
+    model, (x, _) = encoder(), inputs()
+    model.layers[0].linear1.register_forward_hook(lambda m, i, o: None)
+    with torch.no_grad():
+        assert fused_calls(lambda: model(x)) == 1
