@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -33,7 +35,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported(*arguments) == "imported:"
 
 
-def test_twin_a_command_that_works_is_caught(tmp_path: object) -> None:
+def test_twin_a_command_that_works_is_caught(tmp_path: Path) -> None:
     assert imported("pages", "list", str(tmp_path)) == "imported: torch numpy rich"
 
 
@@ -57,7 +59,7 @@ def test_an_unknown_command(name: str, message: str) -> None:
     assert result.stderr.endswith(f"Error: {message}\n")
 
 
-def test_what_is_not_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_what_is_not_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(work_dir: object) -> object:
         raise ZeroDivisionError("a bug")
 
@@ -66,11 +68,10 @@ def test_what_is_not_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_pat
         CliRunner().invoke(main, ["pages", "list", str(tmp_path)], catch_exceptions=False)
 
 
-def test_a_terminal_without_unicode_is_served(tmp_path: object) -> None:
-    command = [sys.executable, "-c", "from endoscope.cli import main; main()", "pages", "list", f"{tmp_path}/ü…"]
-    import os
-
-    os.mkdir(f"{tmp_path}/ü…")
+def test_a_terminal_without_unicode_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / "ü…"
+    folder.mkdir()
+    command = [sys.executable, "-c", "from endoscope.cli import main; main()", "pages", "list", str(folder)]
     done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert b"no captures in" in done.stdout

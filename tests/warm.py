@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended: its exit status (negative: the signal), what it said, and how much its memory grew."""
+    """How a child ended: its exit status (negative: the signal), what it said, its processor time, its memory's growth."""
 
     status: int
     said: list[Any]
-    seconds: float
+    cpu_seconds: float
     peak_growth_mb: float
     stderr: str
 
@@ -105,16 +105,20 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
             said += chunk
         else:
             break
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    seconds = time.monotonic() - began
+    _, status, used = os.wait4(child, 0)
     os.close(out)
     os.lseek(errors, 0, os.SEEK_SET)
     with os.fdopen(errors, "rb") as f:
         stderr = f.read().decode(errors="replace")[-4000:]
     lines = [json.loads(line) for line in said.split(b"\n")[:-1]]
     peak = max((line["peak_kb"] for line in lines), default=0) / 1024
-    told = [line["said"] for line in lines]
-    return {"status": status, "said": told, "seconds": seconds, "peak_growth_mb": peak, "stderr": stderr}
+    return {
+        "status": os.waitstatus_to_exitcode(status),
+        "said": [line["said"] for line in lines],
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_growth_mb": peak,
+        "stderr": stderr,
+    }
 
 
 def _main() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from endoscope import __version__
+from endoscope.commands.text import printable
 from endoscope.errors import DamagedRecordError, EndoscopeError, closest
 
 COMMANDS = {
@@ -29,7 +30,7 @@ class _Wrong(click.ClickException):
     exit_code = 2
 
     def __init__(self, error: EndoscopeError) -> None:
-        super().__init__("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(error)))
+        super().__init__("\n".join(map(printable, str(error).split("\n"))))
 
 
 class _Damaged(_Wrong):

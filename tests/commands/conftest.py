@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
+from tests.commands.captured import Captured, Run
 
 from endoscope.cli import main
-from tests.commands.captured import Captured, Run
 
 
 @pytest.fixture

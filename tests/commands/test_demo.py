@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.commands.captured import Run
 
 from endoscope import load_debug_outputs
 from endoscope.commands.digits import DigitNet, load_digits, train_and_capture
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
-from tests.commands.captured import Run
 
 
 def snippet(output: str) -> str:
@@ -26,9 +26,7 @@ def snippet(output: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in shown[1].splitlines())
 
 
-def test_the_demo_from_end_to_end(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     result = run("demo", "--epochs", 1)

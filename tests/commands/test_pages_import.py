@@ -12,9 +12,9 @@ from typing import Any
 import joblib
 import pytest
 import torch
+from tests.commands.captured import Captured, Run
 
 from endoscope import load_debug_outputs
-from tests.commands.captured import Captured, Run
 
 
 class RunsCode:
@@ -45,7 +45,7 @@ def test_trusted_pages_are_converted(tmp_path: Path, captured: Captured, run: Ru
     captured(tmp_path / "old" / "debugger", points, page_format="pickle")
     assert (tmp_path / "old" / "debugger" / "page_0.pkl").exists()
     result = run("pages", "import", tmp_path / "old", tmp_path / "new", "--trust")
-    assert (result.exit_code, result.stdout) == (0, f"converted 4 datapoints into {tmp_path / 'new'}: 1 pages\n")
+    assert (result.exit_code, result.stdout) == (0, f"converted into {tmp_path / 'new'}: datapoints 4, pages 1\n")
     assert "opening a pickle can run any code" in result.stderr
     before = load_debug_outputs(tmp_path / "old", trust_pickle=True)
     after = load_debug_outputs(tmp_path / "new")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tests.commands.captured import Captured, Run
 
 
@@ -93,7 +92,9 @@ def test_pickle_pages_are_listed_and_not_opened(tmp_path: Path, run: Run) -> Non
 def test_nothing_found_is_said_kindly(tmp_path: Path, run: Run) -> None:
     result = run("pages", "list", tmp_path)
     assert result.exit_code == 0
-    assert result.stdout == f"no captures in '{tmp_path}': looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
+    assert (
+        result.stdout == f"no captures in '{tmp_path}': looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
+    )
     assert json.loads(run("pages", "list", tmp_path, "--json").stdout)["captures"] == []
 
 

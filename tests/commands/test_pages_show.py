@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
 from tests.commands.captured import Captured, Run, flip_byte
 
 Point = collections.namedtuple("Point", "x y")

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import torch
-
 from tests.commands.captured import Captured, Run, flip_byte
 
 

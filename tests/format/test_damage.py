@@ -23,7 +23,7 @@ from endoscope.values import per_datapoint
 from tests.captures import files, opened, write
 from tests.sameness import Form, canonical
 
-FLIPS = 700
+FLIPS = 1500
 """With the catalogue, and as many without it."""
 
 RECORDS: list[tuple[Any, dict[str, Any]]] = [

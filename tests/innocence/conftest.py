@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from tests.sameness import canonical
 from torch import Tensor, nn
 
-from endoscope import BackwardDebugger, BaseDebugger, ForwardDebugger, SequentialDebugger
+from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
 
 Moment = Literal["before backward", "after backward", "after step"]
 Nodes = list[dict[str, Any]]
@@ -111,18 +110,6 @@ CASES = [Case("cnn", cnn, (3, 8, 8)), Case("encoder", Encoder, (5, 6)), Case("ls
 
 
 # ---------------------------------------------------------------- what a loop computed
-def plain(value: Any) -> Any:
-    """A value that compares bit for bit."""
-    if isinstance(value, Tensor):
-        data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return value.dtype, tuple(value.shape), data
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    return value
-
-
 def generators() -> dict[str, Any]:
     return {
         "rng torch": torch.get_rng_state().numpy().tobytes(),
@@ -166,7 +153,7 @@ class Trace(dict[str, Any]):
     """What a loop computed, by name."""
 
     def take(self, prefix: str, **values: Any) -> None:
-        self.update({f"{prefix}: {name}": plain(value) for name, value in values.items()})
+        self.update({f"{prefix}: {name}": canonical(value) for name, value in values.items()})
 
 
 def differences(one: Trace, other: Trace) -> set[str]:
@@ -269,17 +256,3 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "debugger"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[io.StringIO]:
-    """Failures are logged with their traceback; nobody needs to see those that a test provokes."""
-    log = logging.getLogger("endoscope")
-    log.addHandler(handler := logging.StreamHandler(written := io.StringIO()))
-    before, log.propagate = log.propagate, False
-    yield written
-    log.removeHandler(handler)
-    log.propagate = before
-
-
-__all__ = ["CASES", "BaseDebugger", "Case", "Gradient", "Loop", "Nodes", "Output", "Trace", "differences", "node"]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sameness import canonical
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from endoscope import SequentialDebugger, load_debug_outputs
 
-from .conftest import Gradient, Output, differences, generators, node, plain
+from .conftest import Gradient, Output, differences, generators, node
 
 
 class Checkpointed(nn.Module):
@@ -39,7 +40,7 @@ def batch(step: int) -> Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
 
 
-def train(model: Checkpointed, folder: Path | None, *, whole: bool = False) -> tuple[Any, list[dict[str, Any]]]:
+def train(model: Checkpointed, folder: Path | None) -> tuple[Any, list[dict[str, Any]]]:
     """Two steps; returns what was computed, and what the debugger saw."""
     torch.manual_seed(1)
     debugger = None
@@ -51,15 +52,15 @@ def train(model: Checkpointed, folder: Path | None, *, whole: bool = False) -> t
     seen = []
     for step in range(2):
         x = batch(step).requires_grad_()
-        outputs = checkpoint(model, x, use_reentrant=whole) if whole else model(x)
+        outputs = model(x)
         outputs.square().sum().backward()
         if debugger is not None:
             meta = {"idx": [3 * step, 3 * step + 1, 3 * step + 2]}
             seen.append(debugger({"inputs": x, "outputs": outputs, "meta_info": meta}, model))
-        computed[f"{step}: outputs"] = plain(outputs)
-        computed[f"{step}: gradients"] = plain([p.grad for p in model.parameters()])
+        computed[f"{step}: outputs"] = canonical(outputs)
+        computed[f"{step}: gradients"] = canonical([p.grad for p in model.parameters()])
         optimizer.step()
-        computed[f"{step}: weights"] = plain([*model.parameters()])
+        computed[f"{step}: weights"] = canonical([*model.parameters()])
         computed.update({f"{step}: {k}": v for k, v in generators().items()})
     if debugger is not None:
         debugger.close()
@@ -79,7 +80,7 @@ def test_captured_once_and_rightly(again: bool, tmp_path: Path) -> None:
     for step, seen in enumerate(found):
         for name, calls in seen.items():
             assert len(calls) == 1, name
-            assert plain(calls) == plain(expected[step][name]), name
+            assert canonical(calls) == canonical(expected[step][name]), name
     assert load_debug_outputs(tmp_path / "again").notes(0) == load_debug_outputs(tmp_path / "plain").notes(0)
 
 
@@ -87,7 +88,6 @@ def test_captured_once_and_rightly(again: bool, tmp_path: Path) -> None:
 def test_the_whole_model_checkpointed(again: bool, tmp_path: Path) -> None:
     """The root runs a second time in the backward: that is no new forward."""
     expected = train(Checkpointed(None), tmp_path / "plain")[1]
-    torch.manual_seed(1)
     model = Checkpointed(None)
     debugger = SequentialDebugger(NODES, model, output_dir=tmp_path / "again")
     debugger.enabled = True
@@ -96,7 +96,7 @@ def test_the_whole_model_checkpointed(again: bool, tmp_path: Path) -> None:
     checkpoint(model, x, use_reentrant=again).square().sum().backward()
     seen = debugger({"meta_info": {"idx": [0, 1, 2]}}, model)
     debugger.close()
-    assert plain(dict(seen)) == plain(dict(expected[0]))
+    assert canonical(dict(seen)) == canonical(dict(expected[0]))
 
 
 def test_a_second_look_is_not_the_first_ones(folder: Path) -> None:
@@ -112,7 +112,6 @@ def test_a_second_look_is_not_the_first_ones(folder: Path) -> None:
 
 
 def test_the_comparison_can_fail(folder: Path) -> None:
-    """Without a fixed seed for the recomputation, dropout drops something else: the comparison notices."""
     other = Checkpointed(True)
     other.body[2].p = 0.5
     found = differences(train(Checkpointed(True), None)[0], train(other, folder)[0])

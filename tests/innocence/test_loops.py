@@ -1,4 +1,4 @@
-"""A loop computes the same bits with debuggers and without: outputs, gradients, weights, buffers, random numbers, hooks."""
+"""A loop computes the same bits with debuggers and without: outputs, gradients, weights, buffers, draws, hooks."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ EVERYTHING = [
     node("gradients", GradientStatsDebugger, layer_name="*"),
 ]
 RANDOM = [
-    node("after", Draws),
-    node("forward", DrawsInForward, layer_name="*"),
-    node("backward", DrawsInBackward, layer_name="*"),
-    node("python", DrawsEverywhere),
+    node("draws", Draws),
+    node("draws in forward", DrawsInForward, layer_name="*"),
+    node("draws in backward", DrawsInBackward, layer_name="*"),
+    node("draws everywhere", DrawsEverywhere),
 ]
 FAILING = [
-    node("after", DrawsAndFails),
-    node("forward", Fails, layer_name="*"),
-    node("backward", FailsInBackward, layer_name="*"),
+    node("fails", DrawsAndFails),
+    node("fails in forward", Fails, layer_name="*"),
+    node("fails in backward", FailsInBackward, layer_name="*"),
 ]
 GRADCAM = [node("late", GradCAMDebugger, target_layer="4"), node("early", GradCAMDebugger, target_layer="0")]
-KINDS = {"everything": EVERYTHING, "random": RANDOM, "failing": FAILING}
+KINDS = {"every kind": EVERYTHING, "random": RANDOM, "failing": FAILING, "all": EVERYTHING + RANDOM + FAILING}
 
 _plain_runs: dict[tuple[str, str], Trace] = {}
 
@@ -129,8 +129,8 @@ def lstm_in_bfloat16() -> bool:
 RUNS = [
     pytest.param(case, kind, loop, id=f"{case}-{kind}-{loop}")
     for case in CASES
-    for kind in KINDS
     for loop in LOOPS
+    for kind in (KINDS if loop == "train" else ["all"])
     if not (case.name == "lstm" and "autocast" in loop and not lstm_in_bfloat16())
 ]
 
@@ -216,7 +216,19 @@ class UnguardedDraw(nn.Module):
 
 @pytest.mark.parametrize(
     "what",
-    ["weights", "gradients", "buffers", "flags", "outputs", "inputs", "rng python", "rng numpy", "hooks", "fired", "objects"],
+    [
+        "weights",
+        "gradients",
+        "buffers",
+        "flags",
+        "outputs",
+        "inputs",
+        "rng python",
+        "rng numpy",
+        "hooks",
+        "fired",
+        "objects",
+    ],
 )
 def test_a_meddling_debugger_is_caught(what: str, folder: Path) -> None:
     cnn = CASES[0]

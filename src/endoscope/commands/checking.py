@@ -9,7 +9,8 @@ from typing import Any
 from rich.filesize import decimal
 
 from endoscope.commands.captures import Capture, capture_facts, reading
-from endoscope.commands.console import printable, progress
+from endoscope.commands.console import progress
+from endoscope.commands.text import printable
 from endoscope.pages.reader import Damage
 from endoscope.pages.verify import verify_folder
 

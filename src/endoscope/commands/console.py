@@ -1,7 +1,4 @@
-"""What the commands print with: consoles that suit a person, a pipe and a test alike, and text made safe to show.
-
-Data from a run is never taken as markup, and its control characters are shown, not sent to the terminal.
-"""
+"""What the commands print with: consoles that suit a person, a pipe and a test alike. Nothing is taken as markup."""
 
 from __future__ import annotations
 
@@ -27,15 +24,6 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = PIPE_WIDTH
     return made
-
-
-def printable(text: str) -> str:
-    r"""``text`` with its control characters and other unprintable ones escaped.
-
-    >>> printable("red\x1b[31m\n")
-    'red\\x1b[31m\\n'
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_json(facts: Any) -> None:

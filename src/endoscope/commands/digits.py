@@ -92,6 +92,8 @@ def train_and_capture(data: TensorDataset, work_dir: Path, *, epochs: int) -> It
             if checkpoint := (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == epochs:
                 debugger.reset_buffer(folder)
                 debugger.enabled = True
+                if not debugger.enabled:
+                    raise ConfigError("ENDOSCOPE=off is set, so that nothing is captured; unset it for the demo")
             verdicts = _validate(model, DataLoader(validation, batch_size=32), debugger)
             debugger.enabled = False
             yield Epoch(epoch, loss, verdicts, debugger.save_all(folder) if checkpoint else None)
@@ -121,9 +123,7 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoade
 
 
 @torch.no_grad()
-def _validate(
-    model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], debugger: SequentialDebugger
-) -> list[Verdict]:
+def _validate(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], debugger: SequentialDebugger) -> list[Verdict]:
     model.eval()
     verdicts = []
     for images, labels, idx in loader:

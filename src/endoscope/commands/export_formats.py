@@ -23,6 +23,7 @@ import torch
 
 from endoscope.commands.arrays import Array, as_numpy, dense
 from endoscope.commands.describe import free_name, plain
+from endoscope.commands.text import printable
 from endoscope.errors import ConfigError, EndoscopeError, FolderInUseError, PageError
 from endoscope.pages.format import DTYPES, NAMES
 
@@ -99,27 +100,37 @@ class _File(ABC):
             self.changes[change] += 1
 
 
+class _TensorFile(_File):
+    """A file of tensors by name, which takes everything else as JSON at its end.
+
+    Names are made `printable`: safetensors refuses lone surrogates, and zip cuts a name at its first NUL.
+    """
+
+    def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
+        super().__init__(file, about, opened)
+        self._datapoints: dict[int, Any] = {}
+
+    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
+        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
+
+
 def _reference(value: Any, **more: Any) -> dict[str, Any]:
     return {"$": "tensor", **more, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
 
 
 # ---------------------------------------------------------------- safetensors
-class SafetensorsExport(_File):
+class SafetensorsExport(_TensorFile):
     """Tensors as ``idx/debugger/path``; everything else as JSON in the metadata, under ``datapoints``."""
 
     def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
         super().__init__(file, about, opened)
-        self._datapoints: dict[int, Any] = {}
         # One file for each element size: joined, the widest first, every tensor is aligned without gaps.
         beside = Path(file.name).parent
         self._data: dict[int, IO[bytes]] = {}
         for size in (8, 4, 2, 1):
             self._data[size] = opened.enter_context(tempfile.TemporaryFile(dir=beside))  # noqa: SIM115
         self._entries: dict[str, tuple[str, list[int], int, int, int]] = {}
-
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
 
     def _array(self, value: Any, name: str) -> dict[str, Any]:
         t, change = dense(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
@@ -130,7 +141,7 @@ class SafetensorsExport(_File):
         elif DTYPES[NAMES[t.dtype]].safetensors == "U8" and t.dtype is not torch.uint8:
             self._changed(f"{_dtype(t)} converted to float32")
             t = t.float()
-        name = free_name(name, self._entries)
+        name = free_name(printable(name), self._entries)
         data = t.contiguous().reshape(-1).view(torch.uint8).numpy()
         file = self._data[t.element_size()]
         tag = DTYPES[NAMES[t.dtype]].safetensors
@@ -151,8 +162,10 @@ class SafetensorsExport(_File):
         text = json.dumps(header, allow_nan=False).encode()
         text = text.ljust(-(-len(text) // 8) * 8)
         if len(text) > MAX_HEADER:
-            raise ConfigError(f"names and scalars take {len(text) >> 20} MiB, more than a .safetensors header may; "
-                              "choose fewer datapoints with --index, or export the scalars to .jsonl")  # fmt: skip
+            raise ConfigError(
+                f"names and scalars take {len(text) >> 20} MiB, more than a .safetensors header may; "
+                "choose fewer datapoints with --index, or export the scalars to .jsonl"
+            )
         self._file.write(len(text).to_bytes(8, "little") + text)
         for file in self._data.values():
             file.seek(0)
@@ -164,18 +177,13 @@ def _dtype(t: torch.Tensor) -> str:
 
 
 # ---------------------------------------------------------------- npz
-class NpzExport(_File):
+class NpzExport(_TensorFile):
     """Arrays as ``idx/debugger/path``; everything else as JSON in the text array ``scalars``."""
 
     def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
         super().__init__(file, about, opened)
         self._zip = opened.enter_context(zipfile.ZipFile(file, "w"))
         self._names: dict[str, None] = {}
-        self._datapoints: dict[int, Any] = {}
-
-    def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
 
     def _array(self, value: Any, name: str) -> dict[str, Any]:
         array = value
@@ -184,7 +192,7 @@ class NpzExport(_File):
             self._changed(change)
             array, change = as_numpy(t)
             self._changed(change)
-        name = free_name(name, self._names)
+        name = free_name(printable(name), self._names)
         self._names[name] = None
         self._write(name, array)
         return _reference(value, name=name)

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from endoscope.commands.captures import Capture
-from endoscope.commands.console import printable, progress
+from endoscope.commands.console import progress
 from endoscope.commands.datapoints import means, read_intact
 from endoscope.commands.export_formats import Export, open_export
+from endoscope.commands.text import printable
 from endoscope.errors import DamagedRecordError, DatapointNotFoundError, closest
 from endoscope.pages.reader import DebugOutputs
 

@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from endoscope.commands.console import printable
+from endoscope.commands.text import printable
 
 
 def capture_table(facts: Sequence[dict[str, Any]]) -> Table:

@@ -5,6 +5,7 @@ Only click is imported with this module; what a command needs besides it imports
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,8 @@ def list_(work_dir: Path, as_json: bool) -> None:
     else:
         out = console()
         out.print(capture_table(facts))
-        out.print("damaged: what opening shows; to check every byte: endoscope pages verify", work_dir, style="dim")
+        check = f"endoscope pages verify {shlex.quote(str(work_dir))}"
+        out.print(f"damaged: what opening shows; to check every byte: {check}", style="dim", soft_wrap=True)
 
 
 @pages.command()

@@ -39,4 +39,4 @@ def convert_pages(source: Path, target: Path) -> str:
     except _UNREADABLE as e:
         raise PageFormatError(f"a pickle page in {str(source)!r} cannot be opened: {type(e).__name__}: {e}") from e
     pages = sum(f.suffix == ".safetensors" for f in page_files(target))
-    return f"converted {datapoints} datapoints into {target}: {pages} pages"
+    return f"converted into {target}: datapoints {datapoints}, pages {pages}"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from endoscope.commands.console import printable
+from endoscope.commands.text import printable
 
 MAX_TEXT = 120
 MAX_VALUES = 6

@@ -313,10 +313,10 @@ def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) ->
     """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's file offset)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "endoscope_page": str(VERSION)}}
     for label, e, at in entries:
-        name = f"{label}/{e.path}"
+        base = name = f"{label}/{e.path}".encode(errors="replace").decode()  # safetensors refuses lone surrogates
         again = 2
         while name in header:
-            name, again = f"{label}/{e.path}~{again}", again + 1
+            name, again = f"{base}~{again}", again + 1
         first = at - data_start + e.start
         header[name] = {"dtype": e.dtype, "shape": e.shape, "data_offsets": (first, first + e.nbytes)}
     text = _to_json(header).encode()

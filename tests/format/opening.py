@@ -1,0 +1,54 @@
+"""Runs in a child of the warm process: open a folder as a viewer would, look at everything, and say what happened."""
+
+from __future__ import annotations
+
+import resource
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from endoscope.errors import EndoscopeError
+from endoscope.pages.reader import DebugOutputs, load_debug_outputs
+from endoscope.pages.verify import verify_folder
+from tests.sameness import canonical
+from tests.warm import Say
+
+GOOD = 100
+"""The index of a healthy datapoint that must stay readable."""
+GOOD_VALUE = {"x": [1, 2.5, "healthy"]}
+ADDRESS_SPACE = 4 << 30
+
+
+def look(say: Say, folder: str, indices: list[int]) -> None:
+    """Say which datapoints gave a value, which were refused and how, and which errors were not ours."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, size + ADDRESS_SPACE))
+    seen: dict[str, Any] = {"values": [], "refused": {}, "foreign": {}, "good": False, "damage": [], "verified": []}
+
+    def attempt(name: str, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except EndoscopeError as e:
+            seen["refused"][name] = f"{type(e).__name__}: {e}"[:500]
+        except BaseException as e:
+            seen["foreign"][name] = f"{type(e).__name__}: {e}"[:300] + " @ " + traceback.format_exc()[-300:]
+        return None
+
+    outputs = attempt("open", lambda: load_debug_outputs(folder))
+    if isinstance(outputs, DebugOutputs):
+        good = attempt(f"[{GOOD}]", lambda: canonical(outputs[GOOD]))
+        seen["good"] = good == canonical(GOOD_VALUE)
+        held = attempt("iterate", lambda: sorted(outputs)[:2000]) or []
+        for idx in [*indices, *(i for i in held if i not in (GOOD, *indices))]:
+            value = attempt(f"[{idx}]", lambda idx=idx: [outputs[idx]])
+            if value is not None:
+                seen["values"].append(idx)
+            if len(held) < 100:
+                attempt(f"list {idx}", lambda idx=idx: outputs.list(idx))
+                attempt(f"notes {idx}", lambda idx=idx: outputs.notes(idx))
+                attempt(f"read {idx}", lambda idx=idx: outputs.read(idx, "nothing"))
+        attempt("describe", lambda: (repr(outputs), len(outputs), outputs.dropped, outputs.pages))
+        seen["damage"] = [str(d) for d in outputs.damage][:20]
+    seen["verified"] = [str(d) for d in attempt("verify", lambda: verify_folder(Path(folder))) or []][:20]
+    say(seen)
