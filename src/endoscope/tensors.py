@@ -63,17 +63,30 @@ def _map(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and kind not in (Opaque, EnumValue):
         return DataclassValue(type_name(kind), {k: _map(leaf, v, depth) for k, v in _fields(value).items()})
     if isinstance(value, (dict, Mapping)):
-        return {k: _map(leaf, v, depth) for k, v in value.items()}
+        return {k if type(k) is str else _key(leaf, k, depth): _map(leaf, v, depth) for k, v in value.items()}
     if isinstance(value, list):
         return [_map(leaf, v, depth) for v in value]
     if is_namedtuple(value):
         inner = [_map(leaf, v, depth) for v in value]
         if kind is NamedTupleValue:
-            return NamedTupleValue(value.type, value._fields, inner)
+            return NamedTupleValue(value._type, value._fields, inner)
         return NamedTupleValue(type_name(kind), value._fields, inner)
     if isinstance(value, tuple):
         return tuple(_map(leaf, v, depth) for v in value)
+    if isinstance(value, (set, frozenset)):
+        kept = set if isinstance(value, set) else frozenset
+        return kept(_key(leaf, v, depth) for v in value)
     return leaf(value)
+
+
+def _key(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
+    """A dict's key or a set's item, which must stay hashable."""
+    mapped = _map(leaf, value, depth)
+    try:
+        hash(mapped)
+    except TypeError:
+        return opaque(value)
+    return mapped
 
 
 def apply_tensor_op(func: Callable[[torch.Tensor], Any], inputs: Any) -> Any:
@@ -192,16 +205,12 @@ def snapshot(value: Any) -> Snapshot:
                 devices.add(v.device)
             return copy
         if isinstance(v, np.ndarray):
-            return v.copy(order="C")
+            return opaque(v) if isinstance(v, np.ma.MaskedArray) else np.array(v, order="C")
         if isinstance(v, enum.Enum):
-            return EnumValue(type_name(type(v)), v.name, own(v.value))
-        if isinstance(v, (set, frozenset)):
-            return type(v)(v) if type(v) in (set, frozenset) else frozenset(v)
-        if isinstance(v, ATOMS):
-            return v
+            return EnumValue(type_name(type(v)), v.name or str(v), _map(own, v.value, 1))
         if isinstance(v, bytearray):
             return bytes(v)
-        return opaque(v)
+        return v if isinstance(v, ATOMS) else opaque(v)
 
     with torch.no_grad():
         copied = _map(own, value, 0)

@@ -93,22 +93,23 @@ class DataclassValue:
 class NamedTupleValue(tuple[Any, ...]):
     """A namedtuple as it comes back: a tuple (equal to the original) whose fields can be read by name."""
 
-    type: str
+    _type: str
     _fields: tuple[str, ...]
 
     def __new__(cls, type: str, fields: Sequence[str], values: Sequence[Any]) -> NamedTupleValue:
         made = super().__new__(cls, values)
-        made.type, made._fields = type, tuple(fields)
+        made.__dict__.update(_type=type, _fields=tuple(fields))
         return made
 
-    def __getattr__(self, name: str) -> Any:
-        fields = self.__dict__.get("_fields", ())
-        if name in fields:
-            return self[fields.index(name)]
-        raise AttributeError(name)
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):  # a field comes before a method of tuple, as in the original
+            fields = self._fields
+            if name in fields:
+                return self[fields.index(name)]
+        return super().__getattribute__(name)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return NamedTupleValue, (self.type, self._fields, tuple(self))
+        return NamedTupleValue, (self._type, self._fields, tuple(self))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ def test_killed_at_any_moment(page_size_mb: float, floats: int, warm: WarmProces
         folder.mkdir()
         outcome = warm.run(
             "tests.pages.deterministic:write_until_killed",
-            kill_after_s=rng.uniform(0.002, 0.06),
+            kill_after_s=rng.uniform(0.002, 0.12),
             folder=str(folder),
             page_size_mb=page_size_mb,
             floats=floats,
@@ -56,8 +56,8 @@ def test_killed_at_any_moment(page_size_mb: float, floats: int, warm: WarmProces
         total += acknowledged(outcome)
         kept += check(folder, acknowledged(outcome), floats)
         pages += len(files(folder, "safetensors"))
-    assert kept >= total > 100
-    assert page_size_mb > 1 or pages > 60
+    assert kept >= total > 50
+    assert pages > (90 if page_size_mb < 0.01 else 20)
 
 
 # ---------------------------------------------------------------- at every call of the kernel
@@ -99,8 +99,7 @@ def test_killed_at_every_call_of_writing(half: bool, warm: WarmProcess, tmp_path
 def test_killed_at_every_call_of_saving(other_disk: bool, warm: WarmProcess, tmp_path: Path) -> None:
     """What was spooled and flushed is found whole in the spool or in the target, whatever the moment."""
     faults, runs = [], 0
-    for name in ("spool", "target"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "spool").mkdir()
     for n, folder, outcome in every_call(
         warm, "save_dying", tmp_path, spool=str(tmp_path / "spool"), target="{folder}", other_disk=other_disk
     ):

@@ -8,6 +8,7 @@ import torch
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.statistics import (
+    as_rows,
     channel_dim,
     channel_statistics,
     datapoint_shape,
@@ -41,12 +42,13 @@ class ActivationStatsDebugger(ForwardDebugger):
         activation = first_tensor(output)
         if activation is None:
             return {"error": "Output is not a tensor"}
+        rows = as_rows(activation)
         numbers = {
-            **summarize(activation),
-            "l1_norm": l1_norm(activation),
-            "l2_norm": l2_norm(activation),
+            **summarize(rows),
+            "l1_norm": l1_norm(rows),
+            "l2_norm": l2_norm(rows),
             **fractions(
-                activation,
+                rows,
                 sparsity=("eq", 0.0),
                 positive_ratio=("gt", 0.0),
                 saturation_low=("le", -1.0),

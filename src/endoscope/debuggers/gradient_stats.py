@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
-from endoscope.statistics import datapoint_shape, fraction_zero, l2_norm, summarize
+from endoscope.statistics import as_rows, datapoint_shape, fraction_zero, l2_norm, summarize
 from endoscope.tensors import first_tensor
 from endoscope.values import per_datapoint
 
@@ -28,11 +28,8 @@ class GradientStatsDebugger(BackwardDebugger):
         gradient = first_tensor(grad_output)
         if gradient is None:
             return {"error": "No gradient reached the output"}
-        numbers = {
-            **summarize(gradient),
-            "l2_norm": l2_norm(gradient),
-            "fraction_zero": fraction_zero(gradient),
-        }
+        rows = as_rows(gradient)
+        numbers = {**summarize(rows), "l2_norm": l2_norm(rows), "fraction_zero": fraction_zero(rows)}
         stats: dict[str, Any] = {name: per_datapoint(values) for name, values in numbers.items()}
         stats["shape"] = datapoint_shape(gradient)
         return {"layer_name": self.layer_name, "gradient_stats": stats}

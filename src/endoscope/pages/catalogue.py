@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,16 +81,29 @@ def merge(parts: Sequence[Index]) -> Index:
     return Index(tuple(pages), i, c, s, e, np.concatenate([_none(), *numbers]))
 
 
+_LINE_RECORDS = 400_000  # in one line: with a datapoint each they take a third of the longest line that is read
+
+
+def merged(parts: Sequence[Index]) -> list[Index]:
+    """The same in as few parts as fit into lines."""
+    groups: list[list[Index]] = [[]]
+    for part in parts:
+        if groups[-1] and sum(len(p.indices) for p in groups[-1]) + len(part.indices) > _LINE_RECORDS:
+            groups.append([])
+        groups[-1].append(part)
+    return [merge(group) for group in groups]
+
+
 def encode(index: Index) -> bytes:
     arrays = {k: base64.b64encode(getattr(index, k).astype("<i8").tobytes()).decode() for k in _ARRAYS}
     pages = [[p.name, p.dropped] for p in index.pages]
     return format.sealed({"catalogue": format.VERSION, "pages": pages, **arrays})
 
 
-def decode_all(data: bytes) -> list[Index]:
-    """Every whole line of a catalogue file; damaged ones are left out."""
+def decode_all(lines: Iterable[bytes]) -> list[Index]:
+    """Every whole line of a catalogue; damaged ones are left out."""
     found = []
-    for line in filter(None, data.split(b"\n")):
+    for line in filter(None, lines):
         with contextlib.suppress(PageFormatError):
             found.append(decode(line))
     return found
@@ -107,17 +120,22 @@ def decode(line: bytes) -> Index:
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
     index = Index(pages, *arrays)
-    fits = len(index.counts) == len(index.starts) == len(index.ends) == len(index.page)
-    fits = fits and all(type(p.name) is str and type(p.dropped) is int for p in pages)
-    if not fits or (
-        len(index)
-        and not (
-            index.counts.min() > 0
-            and index.counts.max() <= len(index.indices) == index.counts.sum()
-            and index.starts.min() >= 0
-            and (index.starts < index.ends).all()
-            and 0 <= index.page.min() <= index.page.max() < len(pages)
-        )
-    ):
+    sized = len(index.counts) == len(index.starts) == len(index.ends) == len(index.page)
+    named = all(type(p.name) is str and type(p.dropped) is int for p in pages)
+    if not (sized and named and _counts_fit(index)):
         raise PageFormatError("catalogue line whose arrays do not fit together")
     return index
+
+
+def _counts_fit(index: Index) -> bool:
+    if not len(index):
+        return not len(index.indices)
+    return bool(
+        index.counts.min() > 0
+        and index.counts.max() <= len(index.indices) == index.counts.sum()
+        and index.starts.min() >= 0
+        and (index.starts < index.ends).all()
+        and index.page.min() >= 0
+        and index.page.max() < len(index.pages)
+        and (np.diff(index.page) >= 0).all()
+    )

@@ -14,6 +14,7 @@ from endoscope.errors import PageFormatError
 from endoscope.pages import format, page
 
 _FIRST_LINE = 512
+_HUGE = 1 << 30  # bytes of one read from which a file must really hold them on the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,15 @@ def open_file(path: Path) -> int:
 
 def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     """``nbytes`` at ``start`` into fresh memory; raises when the file is shorter than that."""
-    if start + nbytes > os.fstat(fd).st_size:
+    about = os.fstat(fd)
+    if start + nbytes > about.st_size:
         raise PageFormatError(f"file ends before byte {start + nbytes}")
-    data = np.empty(nbytes, np.uint8)
+    if nbytes > _HUGE and nbytes > 64 * about.st_blocks * 512:
+        raise PageFormatError(f"{nbytes} bytes in a file that is nearly all hole")
+    try:
+        data = np.empty(nbytes, np.uint8)
+    except MemoryError:
+        raise PageFormatError(f"no memory for {nbytes} bytes") from None
     view, done = data.data, 0
     while done < nbytes:
         got = os.preadv(fd, [view[done:]], start + done)

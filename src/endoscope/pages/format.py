@@ -156,7 +156,7 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
         try:
             tree = encoder.encode(value, name, 0)
             blocks[name] = encoder.finish(tree, record)
-        except (ValueError, TypeError, OverflowError, RuntimeError) as e:
+        except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
             failures[name] = f"could not be stored: {type(e).__name__}: {e}"
     if failures:
         notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
@@ -201,7 +201,7 @@ class _Encoder:
         if isinstance(value, torch.Tensor):
             return self.tensor(value, path)
         if isinstance(value, np.ndarray):
-            return self.array(value, path, depth)
+            return self.array(value, path)
         if kind is PerDatapoint:
             return self.per_datapoint(value, path, depth)
         if kind is WholeBatch:
@@ -228,23 +228,20 @@ class _Encoder:
             and (v.shape, v.dtype) == (first.shape, first.dtype)
             for v in value
         ):
-            ref = self.tensor(torch.stack(list(value)), path)
-            return {**ref, "batch": "one"} if ref["$"] == "tensor" else ref
+            ref = self.tensor(scalars.stacked(value), path)
+            ref["batch"] = "one"
+            return ref
         return {"$": "each", "values": self.sequence(value, path, depth)}
 
-    def array(self, value: np.ndarray[Any, Any], path: str, depth: int) -> Any:
-        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 16 and value.dtype.isnative:
+    def array(self, value: np.ndarray[Any, Any], path: str) -> Any:
+        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
             try:
-                return {**self.tensor(torch.from_numpy(value), path), "numpy": True}
-            except TypeError:  # longdouble and other types that torch does not have
-                pass
-        if value.dtype.kind in "US":
-            return {
-                "$": "text_array",
-                "shape": list(value.shape),
-                "values": self.sequence([str(v) for v in value.ravel().tolist()], path, depth),
-            }
-        return scalars.encode(scalars.opaque(value), lambda v, k: v)
+                ref = self.tensor(torch.from_numpy(value.astype(value.dtype.newbyteorder("="), copy=False)), path)
+            except TypeError:  # longdouble, which torch does not have
+                return scalars.encode_array(value)
+            ref["numpy"] = True  # in the reference itself: its place is filled in later
+            return ref
+        return scalars.encode_array(value)
 
     def tensor(self, t: torch.Tensor, path: str) -> dict[str, Any]:
         batched = self.count > 1 and t.ndim > 0 and t.shape[0] == self.count
@@ -312,11 +309,12 @@ class _Encoder:
 def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) -> bytes:
     """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's file offset)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "endoscope_page": str(VERSION)}}
+    taken: dict[str, int] = {}
     for label, e, at in entries:
         base = name = f"{label}/{e.path}".encode(errors="replace").decode()  # safetensors refuses lone surrogates
-        again = 2
         while name in header:
-            name, again = f"{base}~{again}", again + 1
+            taken[base] = taken.get(base, 1) + 1
+            name = f"{base}~{taken[base]}"
         first = at - data_start + e.start
         header[name] = {"dtype": e.dtype, "shape": e.shape, "data_offsets": (first, first + e.nbytes)}
     text = _to_json(header).encode()
@@ -396,7 +394,10 @@ def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
 
 def decode(tree: Any, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> Any:
     """Rebuild a value. ``tensor_at`` gives a reference's tensor, already cut to ``row``; None is the whole batch."""
-    return _Decoder(tensor_at, row).decode(tree, 0)
+    try:
+        return _Decoder(tensor_at, row).decode(tree, 0)
+    except RecursionError:
+        raise PageFormatError("value nested too deeply") from None
 
 
 class _Decoder:
@@ -405,12 +406,12 @@ class _Decoder:
         self.row = row
 
     def decode(self, node: Any, depth: int) -> Any:
+        if depth > 4 * MAX_DEPTH:
+            raise PageFormatError("value nested too deeply")
         if isinstance(node, list):
             return [self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for v in node]
         if not isinstance(node, dict):
             return node
-        if depth > 4 * MAX_DEPTH:
-            raise PageFormatError("value nested too deeply")
         kind = node.get("$")
         if kind is None:
             return {k: self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for k, v in node.items()}
@@ -419,10 +420,9 @@ class _Decoder:
                 t = self.tensor_at(node)
                 return t.numpy() if node.get("numpy") else t
             if kind == "each":
-                values = self.decode(node["values"], depth + 1)
-                return PerDatapoint(values) if self.row is None else values[self.row]
-            if kind == "text_array":
-                return np.array(node["values"], dtype=str).reshape(node["shape"])
+                if self.row is None:
+                    return PerDatapoint(self.decode(node["values"], depth + 1))
+                return self.decode(node["values"][self.row], depth + 1)
             if kind in scalars.COMPOSITES:
                 whole = scalars.put_together(node, {k: self.decode(v, depth + 1) for k, v in node["parts"].items()})
                 return whole if self.row is None or "batch" not in node else scalars.one_row(whole, self.row)

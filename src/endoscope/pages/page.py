@@ -18,8 +18,8 @@ import xxhash
 
 from endoscope.pages import format
 
-_NAME = re.compile(r"page_(\d+)(?:_rank_(\d+))?\.(jsonl|safetensors|pkl)")
-_CATALOGUE = re.compile(r"catalogue(?:_rank_(\d+))?\.jsonl")
+_NAME = re.compile(r"page_(\d{1,9})(?:_rank_(\d{1,9}))?\.(jsonl|safetensors|pkl)", re.ASCII)
+_CATALOGUE = re.compile(r"catalogue(?:_rank_(\d{1,9}))?\.jsonl", re.ASCII)
 _IOV_MAX = 512
 _START_WRITEBACK = (
     8 << 20
@@ -71,7 +71,8 @@ class Page:
         self.name = page_name(number, rank)
         self.folder = folder
         self.data_start = self._end = data_start
-        self.records = self.size = self.header_size = self.dropped = 0
+        self.records = self.size = self.dropped = 0
+        self.header_size = 512  # what the header holds besides the records' entries
         self._entries: list[tuple[str, format.Entry, int]] = []
         self._synced = data_start
         self.indices: list[int] = []

@@ -5,6 +5,7 @@ Reading one can run any code, so `load` is called only where the caller has said
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,14 +33,14 @@ def one_datapoint(value: Any, row: int, count: int) -> Any:
     """What the reader hands out for one datapoint of a batch, from the value in memory."""
     if isinstance(value, WholeBatch):
         return one_datapoint(value.value, 0, 1)
-    if count == 1:
-        return [*value] if isinstance(value, PerDatapoint) else _inside(value, row, count)
     if isinstance(value, PerDatapoint):
-        return value[row]
-    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim and value.shape[0] == count:
-        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-            return scalars.one_row(value, row)
-        return value[row : row + 1]
+        if len(value) != count:
+            raise ValueError(f"per_datapoint() was given {len(value)} values for a batch of {count}")
+        return one_datapoint(value[row], 0, 1)
+    if count > 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == count:
+        return scalars.one_row(value, row).clone()  # a slice alone would take the whole batch's bytes into the pickle
+    if count > 1 and isinstance(value, np.ndarray) and value.ndim and value.shape[0] == count:
+        return value[row : row + 1].copy() if value.dtype.kind in "biufc" else value
     return _inside(value, row, count)
 
 
@@ -49,7 +50,7 @@ def _inside(value: Any, row: int, count: int) -> Any:
     if isinstance(value, dict):
         return {k: one_datapoint(v, row, count) for k, v in value.items()}
     if isinstance(value, NamedTupleValue):
-        return NamedTupleValue(value.type, value._fields, [one_datapoint(v, row, count) for v in value])
+        return NamedTupleValue(value._type, value._fields, [one_datapoint(v, row, count) for v in value])
     if isinstance(value, (list, tuple)):
         return type(value)(one_datapoint(v, row, count) for v in value)
     return value
@@ -74,7 +75,10 @@ class PickleSink:
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
         values = {name: s.wait() for name, s in record.outputs.items()}
         for row, idx in enumerate(indices):
-            outputs = {name: one_datapoint(v, row, len(indices)) for name, v in values.items()}
+            outputs = {}
+            for name, value in values.items():
+                with contextlib.suppress(ValueError):  # a wrong per_datapoint() loses itself, not the record
+                    outputs[name] = one_datapoint(value, row, len(indices))
             self._page[idx] = outputs
         self._size += record.nbytes
         self.unsaved += 1
@@ -107,7 +111,10 @@ def load(folder: Path) -> Mapping[int, dict[str, Any]]:
         (p for p in folder.iterdir() if p.suffix == ".pkl" and page.parse_name(p.name)),
         key=lambda p: page.order(p.name),
     ):
-        held = joblib().load(path)
+        try:
+            held = joblib().load(path)
+        except Exception as e:
+            raise PageFormatError(f"{path.name} cannot be unpickled: {type(e).__name__}: {e}") from e
         if not isinstance(held, dict):
             raise PageFormatError(
                 f"{path.name} holds a {type(held).__name__}, not a dict of datapoint index to outputs"

@@ -23,9 +23,9 @@ from endoscope.errors import (
     UntrustedPickleError,
 )
 from endoscope.pages import catalogue, page
-from endoscope.pages.files import PageFiles, list_folder, open_file, read_at
+from endoscope.pages.files import PageFiles, list_folder, open_file
 from endoscope.pages.record import RecordReader
-from endoscope.pages.scan import Damage, scan
+from endoscope.pages.scan import Damage, read_lines, scan
 
 __all__ = ["Damage", "DebugOutputs", "load_debug_outputs"]
 
@@ -61,6 +61,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """Look at the folder again: new pages, and new records of pages that are still being written."""
         with self._lock:
             self.damage = []
+            self._last: tuple[str, int, RecordReader] | None = None
             there = list_folder(self.folder)
             parts = [part for name in there.catalogues for part in _read_catalogue(self.folder / name)]
             covered = {info.name for part in parts for info in part.pages}
@@ -111,7 +112,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """The record of a datapoint, and its row in the record's batch."""
         if isinstance(idx, bool) or not isinstance(idx, (int, np.integer)):
             raise DatapointNotFoundError(f"a datapoint is found by its integer index, not by {type(idx).__name__}")
-        at = int(np.searchsorted(self._indices, idx)) if abs(int(idx)) < 1 << 63 else len(self)
+        at = int(np.searchsorted(self._indices, idx)) if -(1 << 63) <= idx < 1 << 63 else len(self)
         if at == len(self) or self._indices[at] != idx:
             span = f"{len(self)} datapoints, {self._indices[0]} to {self._indices[-1]}" if len(self) else "no datapoint"
             lost = f"; {len(self.damage)} damaged record(s) may have held it, see .damage" if self.damage else ""
@@ -123,6 +124,10 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         index = self._index
         where = int(index.page[record])
         place = _Place(index.pages[where].name, record - int(np.searchsorted(index.page, where)), int(idx))
+        if self._last is not None and self._last[0] == place.page and self._last[1] == record:
+            reader = self._last[2]  # the next datapoint of the same batch: its line is known already
+            reader.files = self._open(place.page)
+            return reader, row, place
         files = self._open(place.page)
         try:
             reader = RecordReader(files, files.line(int(index.starts[record]), int(index.ends[record])))
@@ -130,6 +135,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
                 raise PageFormatError("line of another datapoint than the catalogue says; delete catalogue.jsonl")
         except PageFormatError as e:
             raise self._damaged(place, "jsonl", e) from None
+        self._last = (place.page, record, reader) if len(reader.indices) > 1 else None
         return reader, row, place
 
     def _damaged(self, place: _Place, suffix: str, e: PageFormatError) -> DamagedRecordError:
@@ -244,13 +250,13 @@ class _Place:
 def _read_catalogue(path: Path) -> Sequence[catalogue.Index]:
     try:
         fd = open_file(path)
-        try:
-            data = read_at(fd, 0, os.fstat(fd).st_size).tobytes()
-        finally:
-            os.close(fd)
     except PageFormatError:
         return []
-    return [part for part in catalogue.decode_all(data) if _names_pages(part)]
+    try:
+        lines = (line for _, line, _ in read_lines(fd) if line is not None)
+        return [part for part in catalogue.decode_all(lines) if _names_pages(part)]
+    finally:
+        os.close(fd)
 
 
 def _names_pages(index: catalogue.Index) -> bool:
@@ -271,7 +277,7 @@ def debugger_folder(directory: str | os.PathLike[str]) -> Path:
     if not given.is_dir():
         raise PageError(f"there is no folder {str(given)!r}")
     names = os.listdir(given)
-    epochs = sorted(name for name in names if name.startswith("epoch_"))
+    epochs = sorted((name for name in names if name.startswith("epoch_")), key=lambda name: (len(name), name))
     if epochs and not any(page.parse_name(name) for name in names):
         raise PageError(f"{str(given)!r} holds {len(epochs)} epochs; choose one, such as {str(given / epochs[-1])!r}")
     return given
@@ -295,7 +301,7 @@ def load_debug_outputs(
         if not trust_pickle:
             raise UntrustedPickleError(
                 f"{str(folder)!r} holds pickle pages, and opening a pickle can run any code; if you trust them, "
-                f"pass trust_pickle=True, or convert them once with: endoscope pages import {folder} NEW_FOLDER"
+                f"pass trust_pickle=True, or convert them once with: endoscope pages import --trust {folder} NEW_FOLDER"
             )
         return pickle_pages.load(folder)
     return DebugOutputs(folder)

@@ -31,8 +31,10 @@ class RecordReader:
 
     @property
     def notes(self) -> dict[str, Any]:
-        notes = self.members.get("notes")
-        return format.decode(notes, _no_tensor, None) if isinstance(notes, dict) else {}
+        notes = format.decode(self.members.get("notes", {}), _no_tensor, None)
+        if not (isinstance(notes, dict) and all(isinstance(v, dict) for v in notes.values())):
+            raise PageFormatError("notes are malformed")
+        return notes
 
     def read(self, name: str, row: int | None) -> Any:
         """One debugger's value: for datapoint ``row`` of the record, or as the whole batch was given."""
@@ -96,9 +98,10 @@ def _tensor(ref: dict[str, Any], data: np.ndarray[Any, Any], *, cut: bool) -> to
     shape = ref["shape"]
     if cut:
         shape = shape[1:] if ref["batch"] == "one" else [1, *shape[1:]]
-    if not len(data):
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+    try:
+        return torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
+    except RuntimeError as e:
+        raise PageFormatError(f"tensor of the shape {str(shape)[:80]}: {e}") from None
 
 
 def _no_tensor(ref: dict[str, Any]) -> torch.Tensor:

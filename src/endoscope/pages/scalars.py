@@ -9,7 +9,8 @@ import base64
 import datetime
 import math
 import pathlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,17 @@ import torch
 from endoscope.errors import PageFormatError
 from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, opaque
 
-__all__ = ["COMPOSITES", "decode", "encode", "one_row", "opaque", "put_together", "take_apart"]
+__all__ = [
+    "COMPOSITES",
+    "decode",
+    "encode",
+    "encode_array",
+    "one_row",
+    "opaque",
+    "put_together",
+    "stacked",
+    "take_apart",
+]
 
 Inner = Callable[[Any, Any], Any]
 
@@ -28,7 +39,7 @@ def encode(value: Any, inner: Inner) -> Any:
     if isinstance(value, tuple):
         items = [inner(v, i) for i, v in enumerate(value)]
         if isinstance(value, NamedTupleValue):
-            return {"$": "namedtuple", "type": value.type, "fields": list(value._fields), "items": items}
+            return {"$": "namedtuple", "type": value._type, "fields": list(value._fields), "items": items}
         return {"$": "tuple", "items": items}
     if isinstance(value, DataclassValue):
         return {"$": "dataclass", "type": value._type, "items": [[k, inner(v, k)] for k, v in value._fields.items()]}
@@ -37,12 +48,12 @@ def encode(value: Any, inner: Inner) -> Any:
     if isinstance(value, (set, frozenset)):
         return {
             "$": "frozenset" if isinstance(value, frozenset) else "set",
-            "items": [inner(_hashable(v), i) for i, v in enumerate(value)],
+            "items": [inner(v, i) for i, v in enumerate(value)],
         }
     if isinstance(value, bytes):
         return {"$": "bytes", "base64": base64.b64encode(value).decode()}
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
-        return {"$": "numpy_scalar", "dtype": value.dtype.name, "base64": base64.b64encode(value.tobytes()).decode()}
+    if isinstance(value, np.generic) and _DTYPE.fullmatch(value.dtype.str):
+        return {"$": "numpy_scalar", "dtype": value.dtype.str, "base64": base64.b64encode(value.tobytes()).decode()}
     if isinstance(value, complex):
         return {"$": "complex", "items": [repr(value.real), repr(value.imag)]}
     if isinstance(value, pathlib.PurePath):
@@ -57,10 +68,6 @@ def encode(value: Any, inner: Inner) -> Any:
         if isinstance(value, plain) and not isinstance(value, bool):
             return inner(plain(value), "")
     return encode(opaque(value), inner)
-
-
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bytes, tuple, frozenset, type(None))) else opaque(value)
 
 
 def _date_kind(value: datetime.date | datetime.time) -> str:
@@ -97,11 +104,12 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
             return frozenset(inner(node["items"]))
         case "bytes":
             return base64.b64decode(node["base64"], validate=True)
+        case "array":
+            data = base64.b64decode(node["base64"], validate=True)
+            return np.frombuffer(data, _array_dtype(node["dtype"])).reshape(node["shape"]).copy()
         case "numpy_scalar":
-            dtype = np.dtype(_text(node["dtype"]))
-            if dtype.kind not in "biufc":
-                raise PageFormatError(f"numpy scalar of dtype {dtype.name}")
-            return np.frombuffer(base64.b64decode(node["base64"], validate=True), dtype)[0]
+            data = base64.b64decode(node["base64"], validate=True)
+            return np.frombuffer(data, _array_dtype(node["dtype"]))[0]
         case "complex":
             real, imaginary = node["items"]
             return complex(float(real), float(imaginary))
@@ -118,6 +126,25 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
             return Opaque(_text(node["type"]), _text(node["text"]))
         case unknown:
             raise PageFormatError(f"value of unknown kind {str(unknown)[:40]!r}; written by a newer version?")
+
+
+_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8\[\d{0,9}[a-zA-Z]{1,2}\])", re.ASCII)
+"""The numpy dtypes that can stand in a line: numbers, text, bytes, dates."""
+
+
+def encode_array(value: np.ndarray[Any, Any]) -> Any:
+    """An array that no tensor can hold: text, bytes and dates by their bytes, anything else by its repr."""
+    if not _DTYPE.fullmatch(value.dtype.str):
+        return encode(opaque(value), lambda v, k: v)
+    data = base64.b64encode(value.tobytes()).decode()
+    return {"$": "array", "dtype": value.dtype.str, "shape": list(value.shape), "base64": data}
+
+
+def _array_dtype(name: Any) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(_text(name)):
+        raise PageFormatError(f"array of unknown dtype {name[:40]!r}")
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
 
 
 def _text(value: Any) -> str:
@@ -199,6 +226,40 @@ def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     if t.is_quantized or t.layout is torch.strided:
         return t[row : row + 1]
     if t.layout is torch.sparse_coo:
-        return t.index_select(0, torch.tensor([row]))
-    plain: torch.Tensor = t.to_sparse_coo().index_select(0, torch.tensor([row]))  # type: ignore[no-untyped-call]
-    return plain if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else plain.to_sparse(layout=t.layout)
+        indices, values = t._indices(), t._values()
+        keep = (indices[0] == row).nonzero().flatten()
+        indices = indices[:, keep]
+        indices[0] = 0
+        shape = (1, *t.shape[1:])
+        return torch.sparse_coo_tensor(indices, _rows(values, keep), shape, is_coalesced=t.is_coalesced() or None)
+    _, parts, _ = take_apart(t)
+    outer, within, values = parts["outer"], parts["within"], parts["values"]
+    if outer.ndim > 1:  # a batch of matrices
+        cut = (slice(row, row + 1),)
+        outer, within, values = outer[cut], within[cut], values[cut]
+    elif t.layout is torch.sparse_csr:
+        first, end = outer[row : row + 2].tolist()
+        outer, within, values = torch.tensor([0, end - first]).to(outer), within[first:end], values[first:end]
+    else:  # rows lie across the columns, or inside blocks
+        plain: torch.Tensor = t.to_sparse_coo()  # type: ignore[no-untyped-call]
+        one = one_row(plain.coalesce(), row)
+        return one.to_sparse(layout=t.layout) if t.layout is torch.sparse_csc else one
+    return torch.sparse_compressed_tensor(outer, within, values, (1, *t.shape[1:]), layout=t.layout)
+
+
+def _rows(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """``values[keep]`` for any dtype: the narrow floats cannot be indexed, their bytes can."""
+    count = len(values)
+    if not count or not len(keep):
+        return values[:0]
+    whole = values.contiguous().reshape(count, -1).view(torch.uint8)[keep]
+    return whole.view(values.dtype).reshape(len(keep), *values.shape[1:])
+
+
+def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`torch.stack` of plain tensors of one shape and dtype, for any dtype."""
+    first = tensors[0]
+    if not first.numel():
+        return first.new_empty((len(tensors), *first.shape))
+    whole = torch.stack([t.contiguous().reshape(-1).view(torch.uint8) for t in tensors])
+    return whole.view(first.dtype).reshape(len(tensors), *first.shape)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 from endoscope.errors import PageFormatError
 from endoscope.pages import catalogue, format
 from endoscope.pages.files import PageFiles
+
+_CHUNK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,81 +40,108 @@ def read_indices(members: dict[str, Any]) -> list[int]:
     return found
 
 
+class _Found:
+    """What a scan has found so far."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.indices: list[int] = []
+        self.counts: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.damage: list[Damage] = []
+        self.dropped = 0
+        self.closed = False
+
+    def take(self, line: bytes, start: int) -> None:
+        members = format.unseal(line)
+        if "idx" in members:
+            found = read_indices(members)
+            self.indices += found
+            self.counts.append(len(found))
+            self.starts.append(start)
+            self.ends.append(start + len(line) + 1)
+            self.dropped += _count(members.get("dropped"))
+        elif isinstance(members.get("closed"), dict):
+            self.closed = True
+            self.dropped += _count(members["closed"].get("dropped"))
+
+    def damaged(self, cause: str) -> None:
+        self.damage.append(Damage(self.name, len(self.counts) + len(self.damage), cause))
+
+
 def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     """Every whole record of a page, and what of it is damaged. A torn end is neither: it was never acknowledged."""
-    name = f"{files.name}.jsonl"
-    indices: list[int] = []
-    counts: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    damage: list[Damage] = []
-    dropped = 0
-    closed = False
-
-    def take(members: dict[str, Any], start: int, end: int) -> None:
-        nonlocal dropped
-        found = read_indices(members)
-        indices.extend(found)
-        counts.append(len(found))
-        starts.append(start)
-        ends.append(end)
-        dropped += _count(members.get("dropped"))
-
+    found = _Found(f"{files.name}.jsonl")
     try:
-        size = os.fstat(files.text).st_size
+        lines = read_lines(files.text)
     except PageFormatError as e:
         # A kill right after the files were made leaves an empty one: that is an unfinished page, not a damaged one.
-        if not _is_empty(files.folder / name):
-            damage.append(Damage(name, None, str(e)))
-        return catalogue.of_page(catalogue.PageInfo(files.name, closed=False)), damage
-    for start, line in _lines(files.text, size):
-        end = start + len(line) + 1
+        if not _is_empty(files.folder / found.name):
+            found.damage.append(Damage(found.name, None, str(e)))
+        return catalogue.of_page(catalogue.PageInfo(files.name, closed=False)), found.damage
+    for start, line, ended in lines:
         try:
-            members = format.unseal(line)
-            if "idx" in members:
-                take(members, start, end)
-            elif isinstance(members.get("closed"), dict):
-                closed = True
-                dropped += _count(members["closed"].get("dropped"))
+            if line is None:
+                raise PageFormatError(f"line of more than {format.MAX_LINE} bytes, longer than any that is written")
+            if ended:
+                found.take(line, start)
+            elif whole := next((part for part in (line, line[:-1]) if format.is_sealed(part)), None):
+                found.take(whole, start)
+                found.damaged("the last line's newline is missing")
         except PageFormatError as e:
-            damage.append(Damage(name, len(counts) + len(damage), str(e)))
-            if (inside := _rescue(line)) is not None:
-                take(format.unseal(line[inside:]), start + inside, end)
-    return catalogue.of_page(catalogue.PageInfo(files.name, dropped, closed), indices, counts, starts, ends), damage
+            found.damaged(str(e))
+            if line is not None:
+                for at, inside in _rescue(line):
+                    found.take(inside, start + at)
+    info = catalogue.PageInfo(files.name, found.dropped, found.closed)
+    return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
 
 
 def _is_empty(path: Path) -> bool:
     try:
-        return path.stat(follow_symlinks=False).st_size == 0
+        about = path.stat(follow_symlinks=False)
     except OSError:
         return False
+    return stat.S_ISREG(about.st_mode) and about.st_size == 0
 
 
 def _count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
-def _lines(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(start, line) of every line that is ended; what follows the last newline is still being written, or was torn."""
-    rest, at, start = b"", 0, 0
+def read_lines(fd: int) -> Iterator[tuple[int, bytes | None, bool]]:
+    """(start, line, whether a newline ends it) of a file; None for a line that is longer than any may be.
+
+    Only the last line can be without a newline: it is still being written, or its writer was killed.
+    """
+    size = os.fstat(fd).st_size
+    start = at = 0
+    held: list[bytes] = []
+    length = 0
     while at < size:
-        chunk = os.pread(fd, min(4 << 20, size - at), at)
+        chunk = os.pread(fd, min(_CHUNK, size - at), at)
         if not chunk:
-            return
+            break
         at += len(chunk)
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield start, line
-            start += len(line) + 1
-        if len(rest) > format.MAX_LINE:  # no line is so long: look for the next one without keeping this
-            raise PageFormatError(f"line of more than {format.MAX_LINE} bytes")
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            length += len(piece)
+            yield start, (b"".join((*held, piece)) if length <= format.MAX_LINE else None), True
+            start += length + 1
+            held, length = [], 0
+        length += len(rest)
+        held = [*held, rest] if length <= format.MAX_LINE else []
+    if length:
+        yield start, (b"".join(held) if length <= format.MAX_LINE else None), False
 
 
-def _rescue(line: bytes) -> int | None:
-    """Where a whole record begins inside a bad line, whose newline to the one before was lost."""
-    at = line.find(b'{"idx":', 1)
-    while at > 0:
-        if format.is_sealed(line[at:]):
-            return at
-        at = line.find(b'{"idx":', at + 1)
-    return None
+def _rescue(line: bytes) -> Iterator[tuple[int, bytes]]:
+    """The whole lines inside a bad one: the newlines between them were lost, or bytes have come before them."""
+    starts = [m.start() for m in re.finditer(rb'\{"(?:idx|closed|endoscope_page)":', line)]
+    for start, following in zip(starts, [*starts[1:], None], strict=True):
+        inside = line[start:following]
+        for part in (inside, inside[:-1]) if following is not None else (inside,):
+            if format.is_sealed(part):
+                yield start, part
+                break

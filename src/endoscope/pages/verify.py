@@ -12,7 +12,7 @@ from endoscope.errors import PageFormatError
 from endoscope.pages import catalogue, format
 from endoscope.pages.files import Listing, PageFiles, list_folder, open_file, read_at
 from endoscope.pages.record import RecordReader
-from endoscope.pages.scan import Damage, scan
+from endoscope.pages.scan import Damage, read_lines, scan
 
 
 def verify_folder(folder: Path) -> list[Damage]:
@@ -79,15 +79,15 @@ def _verify_catalogues(folder: Path, there: Listing, seen: set[int]) -> list[Dam
         try:
             fd = open_file(folder / name)
             try:
-                lines = read_at(fd, 0, os.fstat(fd).st_size).tobytes().split(b"\n")
+                lines = [line for _, line, _ in read_lines(fd)]
             finally:
                 os.close(fd)
         except PageFormatError as e:
             found.append(Damage(name, None, str(e)))
             continue
-        for k, line in enumerate(filter(None, lines)):
+        for k, line in enumerate(lines):
             try:
-                index = catalogue.decode(line)
+                index = catalogue.decode(line or b"")
             except PageFormatError as e:
                 found.append(Damage(name, k, str(e)))
                 continue

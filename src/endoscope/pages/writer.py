@@ -75,6 +75,7 @@ class SafetensorsSink:
         self.rank = rank
         self._page: page.Page | None = None
         self._next = first_page
+        self._room = 16 << 10
         self._catalogue = folder / page.catalogue_name(rank)
 
     def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
@@ -83,21 +84,21 @@ class SafetensorsSink:
         if dropped:
             record.body += b',"dropped":%d' % dropped
         header = format.header_bytes(record, format.label(record.idx))
-        size = record.nbytes + len(record.body) + header
+        size = record.nbytes + len(record.body) + 128
         p = self._page
-        if p is not None and (
-            not p.usable
-            or p.size + p.header_size + size > self.page_size
-            or p.header_size + header > p.data_start - 512
-        ):
-            self._close_page(dropped=0)
-            p = None
+        if p is not None:
+            no_room = p.header_size + header > p.data_start
+            if no_room or not p.usable or p.data_start + p.size + size > self.page_size:
+                self._close_page(dropped=0)
+                p = None
+                self._room *= 4 if no_room else 1
         if p is None:
-            # The header is written last and its room is reserved first: as many entries as this record foretells.
-            expected = header * (self.page_size / max(size, 1)) * 1.25
-            room = -(-int(max(header * 2 + 1024, min(expected, 16 << 20))) // 4096) * 4096
+            # The header is written last and its room reserved first: for as many records like this one as a page
+            # holds, but for small records no more than is sure to be used; it grows with the pages that use it up.
+            expected = header * self.page_size // (size + header)
+            room = 512 + max(header, min(expected, max(self._room, record.nbytes)))
             number, self._next = self._next, self._next + 1
-            p = self._page = page.Page(self.folder, number, self.rank, data_start=room)
+            p = self._page = page.Page(self.folder, number, self.rank, data_start=-(-room // 64) * 64)
         p.append(record)
         p.header_size += header
         p.dropped += dropped
@@ -118,10 +119,10 @@ class SafetensorsSink:
     def close(self, *, dropped: int) -> None:
         """Close the page, and put one line for all pages in place of the catalogue's many."""
         self._close_page(dropped=dropped)
-        lines = catalogue.decode_all(self._catalogue.read_bytes()) if self._catalogue.exists() else []
+        lines = catalogue.decode_all(self._catalogue.read_bytes().split(b"\n")) if self._catalogue.exists() else []
         if len(lines) > 1:
             part = self._catalogue.with_name(f".{self._catalogue.name}.part")
-            part.write_bytes(catalogue.encode(catalogue.merge(lines)))
+            part.write_bytes(b"".join(map(catalogue.encode, catalogue.merged(lines))))
             os.replace(part, self._catalogue)
 
 

@@ -21,7 +21,7 @@ from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.tensors import Snapshot, snapshot
+from endoscope.tensors import Snapshot
 
 log = logging.getLogger("endoscope")
 
@@ -187,9 +187,18 @@ class SequentialDebugger(BaseDebugger):
 
     def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
         """Store outputs that were computed elsewhere, ``{name: outputs}``, for this datapoint; they are copied."""
-        self._store.put(
-            datapoint_index(datapoint), {name: snapshot(value) for name, value in debug_outputs.items()}, {}
-        )
+        idx = datapoint_index(datapoint)
+        kept: dict[str, Snapshot] = {}
+        failures: dict[str, str] = {}
+        for name, value in debug_outputs.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"debug_outputs must be by debugger name, found the key {name!r}")
+            result = self._guard.call(name, self, lambda v: v, value)
+            if isinstance(result, str):
+                failures[name] = result
+            else:
+                kept[name] = result
+        self._store.put(idx, kept, {"failures": failures} if failures else {})
 
     # ---- what is on disk
     def reset_buffer(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
