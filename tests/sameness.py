@@ -72,8 +72,8 @@ def _tuple_kind(value: tuple[Any, ...]) -> Form:
 
 def raw(t: torch.Tensor) -> bytes:
     """The bytes of a strided tensor in logical order."""
-    t = t.detach().resolve_conj().resolve_neg().contiguous()
-    return t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+    t = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return t.reshape(-1).clone().view(torch.uint8).numpy().tobytes() if t.numel() else b""
 
 
 def _tensor(t: torch.Tensor) -> Form:

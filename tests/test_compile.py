@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on importing its compiler
+pytestmark = [  # torch's own, from its compiler
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 
 TOLD = "the model is compiled"
 

@@ -14,7 +14,7 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 def _inner(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
     """The attribute under which a wrapper keeps the module it wraps; None for a module that is no wrapper."""
-    children = module._modules
+    children = dict(module.named_children())
     for name in _WRAPPED:
         if isinstance(child := children.get(name), torch.nn.Module):
             return name, child

@@ -63,7 +63,10 @@ def _map(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and kind not in (Opaque, EnumValue):
         return DataclassValue(type_name(kind), {k: _map(leaf, v, depth) for k, v in _fields(value).items()})
     if isinstance(value, (dict, Mapping)):
-        return {k if type(k) is str else _key(leaf, k, depth): _map(leaf, v, depth) for k, v in value.items()}
+        made = {k if type(k) is str else _key(leaf, k, depth): _map(leaf, v, depth) for k, v in value.items()}
+        if len(made) < len(value):
+            raise ValueError("a dict has keys that cannot be told apart once they are stored; use text or numbers")
+        return made
     if isinstance(value, list):
         return [_map(leaf, v, depth) for v in value]
     if is_namedtuple(value):
@@ -120,6 +123,8 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 def first_tensor(value: Any) -> torch.Tensor | None:
     """The first tensor of a nested value: what a layer that returns a tuple or a ``ModelOutput`` mainly computed."""
+    if isinstance(value, torch.Tensor):
+        return value
     return next(tensors_in(value), None)
 
 
@@ -207,7 +212,7 @@ def snapshot(value: Any) -> Snapshot:
         if isinstance(v, np.ndarray):
             return opaque(v) if isinstance(v, np.ma.MaskedArray) else np.array(v, order="C")
         if isinstance(v, enum.Enum):
-            return EnumValue(type_name(type(v)), v.name or str(v), _map(own, v.value, 1))
+            return EnumValue(type_name(type(v)), v.name, _map(own, v.value, 1))
         if isinstance(v, bytearray):
             return bytes(v)
         return v if isinstance(v, ATOMS) else opaque(v)

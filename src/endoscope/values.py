@@ -117,14 +117,15 @@ class EnumValue:
     """An enum member as it comes back; equal to the member it was made from."""
 
     type: str
-    name: str
+    name: str | None
+    """None for a combination of flags that has no name."""
     value: Any
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, EnumValue):
-            return (self.type, self.name) == (other.type, other.name)
+            return (self.type, self.name, self.value) == (other.type, other.name, other.value)
         if isinstance(other, enum.Enum):
-            return (self.type, self.name) == (type_name(type(other)), other.name)
+            return (self.type, self.name, self.value) == (type_name(type(other)), other.name, other.value)
         return NotImplemented
 
     def __hash__(self) -> int:

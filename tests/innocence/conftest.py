@@ -112,7 +112,7 @@ CASES = [Case("cnn", cnn, (3, 8, 8)), Case("encoder", Encoder, (5, 6)), Case("ls
 # ---------------------------------------------------------------- what a loop computed
 def generators() -> dict[str, Any]:
     return {
-        "rng torch": torch.get_rng_state().numpy().tobytes(),
+        "rng torch": (torch.initial_seed(), torch.get_rng_state().numpy().tobytes()),
         "rng python": random.getstate(),
         "rng numpy": repr(np.random.get_state()),
     }

@@ -134,6 +134,35 @@ def test_whatever_is_returned_the_loop_goes_on(what: str, folder: Path) -> None:
     assert not seen.verify()
 
 
+class Odd(nn.Module):
+    """A layer whose output cannot be walked to its end."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.fc, self.kind = nn.Linear(4, 4), kind
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.fc(x)
+        if self.kind == "cyclic":
+            return (loop := [y]).append(loop) or loop
+        if self.kind == "half a dataclass":
+            return [y, Half()]
+        return [y, Raises(a=1)]
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "half a dataclass", "raising mapping"])
+@pytest.mark.parametrize("debugger", [Output, Gradient])
+def test_an_output_that_cannot_be_walked(debugger: type, kind: str, folder: Path) -> None:
+    """That is the model's own business: its forward and backward go on, and the record says what is absent."""
+    model = nn.Sequential(Odd(kind))
+    with SequentialDebugger([node("odd", debugger, layer_name="0")], model, output_dir=folder) as watching:
+        watching.enabled = True
+        model(X)[0].sum().backward()
+        watching({"meta_info": {"idx": [0, 1]}}, model)
+    notes = load_debug_outputs(folder).notes(0)
+    assert "odd" in {**notes.get("absent", {}), **notes.get("failures", {})}
+
+
 class Fails(Output):
     def __init__(self, layer_name: str, error: type[BaseException] = ValueError) -> None:
         super().__init__(layer_name)

@@ -12,7 +12,7 @@ import torch
 from tests.sameness import canonical
 from torch import Tensor, nn
 
-from endoscope import SequentialDebugger, load_debug_outputs
+from endoscope import ForwardDebugger, SequentialDebugger, load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger
 
 from .conftest import Gradient, Output, node
@@ -72,6 +72,29 @@ def test_exporting(strict: bool, watched: Any) -> None:
     watched(model := net())
     found = torch.export.export(model, (X,), strict=strict)
     assert [n.target for n in found.graph.nodes] == [n.target for n in expected.graph.nodes]
+
+
+class Mean(ForwardDebugger):
+    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
+        return {"mean": float(output.mean())}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + 1
+
+
+def test_symbolic_tracing(folder: Path) -> None:
+    """The graph is the model's; what a debugger computes is not part of it."""
+    model = nn.Sequential(Block(), nn.ReLU())
+    expected = [n.target for n in torch.fx.symbolic_trace(model).graph.nodes]
+    with SequentialDebugger([node("mean", Mean, layer_name="*")], model, output_dir=folder) as debugger:
+        debugger.enabled = True
+        assert [n.target for n in torch.fx.symbolic_trace(model).graph.nodes] == expected
 
 
 def per_sample_gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -205,11 +205,7 @@ class _Encoder:
         if kind is PerDatapoint:
             return self.per_datapoint(value, path, depth)
         if kind is WholeBatch:
-            count, self.count = self.count, 1
-            try:
-                return self.encode(value.value, path, depth)
-            finally:
-                self.count = count
+            return self.uncut(value.value, path, depth)
         return scalars.encode(value, lambda v, k: self.encode(v, f"{path}/{k}", depth))
 
     def sequence(self, value: Sequence[Any], path: str, depth: int) -> list[Any]:
@@ -219,8 +215,8 @@ class _Encoder:
         return [self.encode(v, f"{path}/{i}", depth) for i, v in enumerate(value)]
 
     def per_datapoint(self, value: PerDatapoint, path: str, depth: int) -> Any:
-        if len(value) != self.count:
-            raise ValueError(f"per_datapoint() was given {len(value)} values for a batch of {self.count}")
+        if len(value) != self.count:  # of a layer whose first dimension is not the batch: all of it, for everyone
+            return self.uncut([*value], path, depth)
         first = value[0]
         if isinstance(first, torch.Tensor) and all(
             isinstance(v, torch.Tensor)
@@ -231,7 +227,15 @@ class _Encoder:
             ref = self.tensor(scalars.stacked(value), path)
             ref["batch"] = "one"
             return ref
-        return {"$": "each", "values": self.sequence(value, path, depth)}
+        return {"$": "each", "values": self.uncut([*value], path, depth)}
+
+    def uncut(self, value: Any, path: str, depth: int) -> Any:
+        """Encode what belongs to the whole batch, or to one datapoint already: no tensor in it is sliced."""
+        count, self.count = self.count, 1
+        try:
+            return self.encode(value, path, depth)
+        finally:
+            self.count = count
 
     def array(self, value: np.ndarray[Any, Any], path: str) -> Any:
         if value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
@@ -254,7 +258,7 @@ class _Encoder:
         if dtype.numpy:
             data = t.numpy().reshape(-1).view(np.uint8)
         else:
-            data = t.reshape(-1).view(torch.uint8).numpy()
+            data = scalars.as_bytes(t).numpy()
         ref: dict[str, Any] = {"$": "tensor", "dtype": name, "shape": list(t.shape), "at": 0}
         if batched:
             ref["batch"] = "slice"
@@ -263,12 +267,8 @@ class _Encoder:
 
     def composite(self, t: torch.Tensor, path: str) -> dict[str, Any]:
         """A sparse or quantised tensor as its plain component tensors; these belong to the whole batch."""
-        count, self.count = self.count, 1
-        try:
-            kind, parts, about = scalars.take_apart(t)
-            return {"$": kind, **about, "parts": {k: self.tensor(v, f"{path}/{k}") for k, v in parts.items()}}
-        finally:
-            self.count = count
+        kind, parts, about = scalars.take_apart(t)
+        return {"$": kind, **about, "parts": self.uncut(parts, path, 0)}
 
     def finish(self, tree: Any, record: Record) -> str:
         """Lay the parts out behind what ``record`` holds already; returns the block as JSON."""

@@ -71,7 +71,8 @@ class Page:
         self.name = page_name(number, rank)
         self.folder = folder
         self.data_start = self._end = data_start
-        self.records = self.size = self.dropped = 0
+        self.records = self.dropped = 0
+        self.size = 512  # the first and the closing line
         self.header_size = 512  # what the header holds besides the records' entries
         self._entries: list[tuple[str, format.Entry, int]] = []
         self._synced = data_start

@@ -5,7 +5,6 @@ Reading one can run any code, so `load` is called only where the caller has said
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import format, page, scalars
 from endoscope.pages.writer import PageWriter, SafetensorsSink, Unencoded
-from endoscope.tensors import snapshot
+from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
 
 
@@ -34,9 +33,7 @@ def one_datapoint(value: Any, row: int, count: int) -> Any:
     if isinstance(value, WholeBatch):
         return one_datapoint(value.value, 0, 1)
     if isinstance(value, PerDatapoint):
-        if len(value) != count:
-            raise ValueError(f"per_datapoint() was given {len(value)} values for a batch of {count}")
-        return one_datapoint(value[row], 0, 1)
+        return one_datapoint(value[row] if len(value) == count else [*value], 0, 1)
     if count > 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == count:
         return scalars.one_row(value, row).clone()  # a slice alone would take the whole batch's bytes into the pickle
     if count > 1 and isinstance(value, np.ndarray) and value.ndim and value.shape[0] == count:
@@ -54,6 +51,42 @@ def _inside(value: Any, row: int, count: int) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(one_datapoint(v, row, count) for v in value)
     return value
+
+
+class _Packed:
+    """Pickles as something that unpickles to the tensor: torch's own way fails for its newer dtypes."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        t = self.tensor
+        if t.layout is not torch.strided or t.is_quantized:
+            kind, parts, about = scalars.take_apart(t)
+            return _put_together, ({"$": kind, **about}, {k: _Packed(v) for k, v in parts.items()})
+        return _unpack, (scalars.as_bytes(t).numpy(), format.NAMES[t.dtype], tuple(t.shape))
+
+
+def _unpack(data: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    kind = format.DTYPES[dtype].torch
+    return torch.frombuffer(data, dtype=kind).reshape(shape) if data.size else torch.empty(shape, dtype=kind)
+
+
+def _put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    return scalars.put_together(node, parts)
+
+
+_PICKLED_BY_TORCH = frozenset((
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+))  # fmt: skip
+
+
+def _picklable(value: Any) -> Any:
+    """A tensor of a dtype that torch cannot unpickle is packed; the rest is left to torch."""
+    if not isinstance(value, torch.Tensor) or value.is_quantized or value.dtype in _PICKLED_BY_TORCH:
+        return value
+    return _Packed(value)
 
 
 class PickleSink:
@@ -75,11 +108,8 @@ class PickleSink:
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
         values = {name: s.wait() for name, s in record.outputs.items()}
         for row, idx in enumerate(indices):
-            outputs = {}
-            for name, value in values.items():
-                with contextlib.suppress(ValueError):  # a wrong per_datapoint() loses itself, not the record
-                    outputs[name] = one_datapoint(value, row, len(indices))
-            self._page[idx] = outputs
+            outputs = {name: one_datapoint(value, row, len(indices)) for name, value in values.items()}
+            self._page[idx] = apply_tensor_op(_picklable, outputs)
         self._size += record.nbytes
         self.unsaved += 1
 

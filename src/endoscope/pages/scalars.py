@@ -97,7 +97,8 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
         case "dataclass":
             return DataclassValue(_text(node["type"]), {_text(k): inner(v) for k, v in node["items"]})
         case "enum":
-            return EnumValue(_text(node["type"]), _text(node["name"]), inner(node["value"]))
+            name = node["name"]
+            return EnumValue(_text(node["type"]), None if name is None else _text(name), inner(node["value"]))
         case "set":
             return set(inner(node["items"]))
         case "frozenset":
@@ -252,8 +253,15 @@ def _rows(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     count = len(values)
     if not count or not len(keep):
         return values[:0]
-    whole = values.contiguous().reshape(count, -1).view(torch.uint8)[keep]
+    whole = as_bytes(values).reshape(count, -1)[keep]
     return whole.view(values.dtype).reshape(len(keep), *values.shape[1:])
+
+
+def as_bytes(t: torch.Tensor) -> torch.Tensor:
+    """The bytes of a plain tensor, row-major, without a copy where its own lie so."""
+    if not t.numel():
+        return torch.empty(0, dtype=torch.uint8)
+    return t.contiguous().as_strided((t.numel(),), (1,)).view(torch.uint8)
 
 
 def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -261,5 +269,5 @@ def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     first = tensors[0]
     if not first.numel():
         return first.new_empty((len(tensors), *first.shape))
-    whole = torch.stack([t.contiguous().reshape(-1).view(torch.uint8) for t in tensors])
+    whole = torch.stack([as_bytes(t) for t in tensors])
     return whole.view(first.dtype).reshape(len(tensors), *first.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import stat
@@ -91,9 +93,10 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
                 found.damaged("the last line's newline is missing")
         except PageFormatError as e:
             found.damaged(str(e))
-            if line is not None:
+            if line is not None and not format.is_sealed(line):
                 for at, inside in _rescue(line):
-                    found.take(inside, start + at)
+                    with contextlib.suppress(PageFormatError):
+                        found.take(inside, start + at)
     info = catalogue.PageInfo(files.name, found.dropped, found.closed)
     return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
 
@@ -132,6 +135,8 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes | None, bool]]:
             held, length = [], 0
         length += len(rest)
         held = [*held, rest] if length <= format.MAX_LINE else []
+        if length > 4 * format.MAX_LINE:
+            break  # several lines may have run together, but not so many: this is something else
     if length:
         yield start, (b"".join(held) if length <= format.MAX_LINE else None), False
 
@@ -139,7 +144,7 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes | None, bool]]:
 def _rescue(line: bytes) -> Iterator[tuple[int, bytes]]:
     """The whole lines inside a bad one: the newlines between them were lost, or bytes have come before them."""
     starts = [m.start() for m in re.finditer(rb'\{"(?:idx|closed|endoscope_page)":', line)]
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    for start, following in itertools.zip_longest(starts, starts[1:]):
         inside = line[start:following]
         for part in (inside, inside[:-1]) if following is not None else (inside,):
             if format.is_sealed(part):

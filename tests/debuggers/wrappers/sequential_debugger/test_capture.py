@@ -274,6 +274,21 @@ def test_a_value_of_the_whole_batch(make: Any, run: Any, tmp_path: Path) -> None
     assert (got["each"], got["shared"]) == ("b", [1, 2])
 
 
+def test_a_layer_whose_first_dimension_is_not_the_batch(tmp_path: Path) -> None:
+    from endoscope.debuggers import FeatureMapDebugger
+
+    lstm = torch.nn.LSTM(3, 4)  # (time, batch, features)
+    model = torch.nn.ModuleDict({"lstm": lstm})
+    nodes = [node("map", FeatureMapDebugger, layer_name="lstm")]
+    with SequentialDebugger(nodes, model, output_dir=tmp_path) as debugger:
+        debugger.enabled = True
+        out, _ = lstm(x := torch.randn(5, 2, 3))
+        debugger(datapoint([0, 1], x, out), model)
+    got = load_debug_outputs(tmp_path)[1]["map"]
+    assert torch.equal(got["feature_map"], out)  # nothing is cut, and nothing is lost
+    assert got["stats"]["mean"] == pytest.approx(out.mean((1, 2)).tolist(), abs=1e-6)
+
+
 def test_outputs_computed_elsewhere(make: Any, tmp_path: Path) -> None:
     debugger = make()
     mine = torch.ones(1, 2)
