@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from endoscope import ForwardDebugger, SequentialDebugger
 from endoscope.debuggers import FeatureMapDebugger
 
 MB = 1e6
+PAGE_SIZE = 100 << 20
 LENGTHS = (100, 400)
 WARM_UP = 30
 FLAT_MB = 5.0
@@ -52,7 +54,12 @@ class NoCapture:
         """Return when the kernel has everything."""
 
     def tidy(self) -> None:
-        """Between blocks, not timed: leave no work to the disk that would fall into another candidate's block."""
+        """Between blocks, not timed: remove all files but the newest, and leave no work to the disk for later."""
+        numbered = {path: int(found[0]) for path in self.folder.iterdir() if (found := re.findall(r"\d+", path.name))}
+        for path, number in numbered.items():
+            if number < max(numbered.values()):
+                path.unlink()
+        measure.sync(self.folder)
 
     def close(self) -> None:
         pass
@@ -63,7 +70,6 @@ class RawAsync(NoCapture):
 
     def __init__(self, model: ResNet18, folder: Path) -> None:
         super().__init__(model, folder)
-        self._fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT)
         self._queue: queue.SimpleQueue[list[Tensor] | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -86,26 +92,31 @@ class RawAsync(NoCapture):
         self._seen = []
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
+        fd, size = -1, PAGE_SIZE
+        for number in itertools.count():
+            item = self._queue.get()
+            if item is None:
+                break
             if isinstance(item, threading.Event):
                 item.set()
-            else:
-                os.writev(self._fd, [t.numpy() for t in item])  # type: ignore[misc]
+                continue
+            if size >= PAGE_SIZE:  # as large as our pages: fresh page-cache memory is dearer than reused
+                if fd >= 0:
+                    os.close(fd)
+                fd, size = os.open(self.folder / f"raw_{number}", os.O_WRONLY | os.O_CREAT), 0
+            size += os.writev(fd, [t.numpy() for t in item])  # type: ignore[misc]
             del item
+        if fd >= 0:
+            os.close(fd)
 
     def drain(self) -> None:
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait()
 
-    def tidy(self) -> None:
-        os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)
-
     def close(self) -> None:
         self._queue.put(None)
         self._thread.join()
-        os.close(self._fd)
 
 
 class Map(ForwardDebugger):
@@ -123,7 +134,7 @@ class Ours(NoCapture):
         config = [
             {"name": name, "debugger_config": {"class": self.debugger, "args": {"layer_name": name}}} for name in STAGES
         ]
-        self._debugger = SequentialDebugger(config, model, output_dir=folder)
+        self._debugger = SequentialDebugger(config, model, PAGE_SIZE / (1 << 20), output_dir=folder)
 
     def switch(self, on: bool) -> None:
         self._debugger.enabled = on
@@ -134,14 +145,6 @@ class Ours(NoCapture):
 
     def drain(self) -> None:
         assert self._debugger.flush(), "records were lost"
-
-    def tidy(self) -> None:
-        """Remove the closed pages, sync the open one."""
-        pages = sorted(int(re.sub(r"\D", "", p.stem)) for p in self.folder.glob("page_*.jsonl"))
-        for number in pages[:-1]:
-            for path in self.folder.glob(f"page_{number}.*"):
-                path.unlink()
-        measure.sync(self.folder)
 
     def close(self) -> None:
         self._debugger.close()
@@ -208,7 +211,7 @@ def compare(folder: Path, *, batch: int, steps: int, rounds: int) -> dict[str, C
     loop = Loop(batch)
     candidates = {name: make(model, folder / f"{k}") for k, (name, make) in enumerate(CANDIDATES.items())}
     try:
-        blocks = {name: (lambda c=c: loop.block(c, steps)) for name, c in candidates.items()}
+        blocks = {name: partial(loop.block, c, steps) for name, c in candidates.items()}
         return measure.interleave(blocks, baseline=BASELINE, rounds=rounds)
     finally:
         for c in candidates.values():

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -124,7 +125,7 @@ PAGE, PAGE_UNSYNCED = "ours, page writer", "ours, page writer, fsync left out"
 WHOLE, WHOLE_UNSYNCED = "ours, SequentialDebugger", "ours, SequentialDebugger, fsync left out"
 WRITERS: dict[str, Callable[[Path, Sequence[Record]], None]] = {
     RAW: write_raw,
-    RAW_SYNCED: lambda folder, page: write_raw(folder, page, synced=True),
+    RAW_SYNCED: partial(write_raw, synced=True),
     SAFETENSORS: write_safetensors,
     PAGE_UNSYNCED: unsynced(write_page),
     PAGE: write_page,
@@ -142,7 +143,7 @@ def compare_writing(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
         shutil.rmtree(folder)
         return cost
 
-    blocks = {name: (lambda w=w: block(w)) for name, w in WRITERS.items()}
+    blocks = {name: partial(block, write) for name, write in WRITERS.items()}
     return measure.interleave(blocks, baseline=RAW, rounds=rounds)
 
 
@@ -207,9 +208,14 @@ def compare_reading(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
 
     def block(read: Callable[[int], Any]) -> Cost:
         chosen = rng.sample(range(RECORDS), READS)
-        return measure.cost_of(lambda: [touch(read(i)) for i in chosen]) / READS
 
-    return measure.interleave({n: (lambda r=r: block(r)) for n, r in readers.items()}, baseline=PREAD, rounds=rounds)
+        def timed() -> None:
+            for i in chosen:
+                touch(read(i))
+
+        return measure.cost_of(timed) / READS
+
+    return measure.interleave({n: partial(block, r) for n, r in readers.items()}, baseline=PREAD, rounds=rounds)
 
 
 def report_reading(found: Mapping[str, Comparison]) -> list[Target]:

@@ -6,6 +6,7 @@ Written apart from the code under test, so that a mistake there cannot hide here
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import enum
 import itertools
@@ -72,8 +73,10 @@ def _tuple_kind(value: tuple[Any, ...]) -> Form:
 
 def raw(t: torch.Tensor) -> bytes:
     """The bytes of a strided tensor in logical order."""
-    t = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return t.reshape(-1).clone().view(torch.uint8).numpy().tobytes() if t.numel() else b""
+    t = t.detach().resolve_conj().resolve_neg()
+    if not t.is_contiguous():
+        t = t.clone(memory_format=torch.contiguous_format)
+    return ctypes.string_at(t.data_ptr(), t.numel() * t.itemsize) if t.numel() else b""  # wherever it is aligned
 
 
 def _tensor(t: torch.Tensor) -> Form:

@@ -139,13 +139,19 @@ def compiled(model: nn.Module, how: str, backend: Any) -> nn.Module:
 
 
 # ---------------------------------------------------------------- compiled, then watched
+ORDERS = {
+    "compiled, called, watched": ("debugger last", "compiled", True),
+    "compiled, called, the original watched": ("debugger last", "original", True),
+    "compiled, watched, called": ("debugger last", "compiled", False),
+    "debugger made, compiled, called": ("debugger first", "original", True),
+    "debugger made, compiled, not called": ("debugger first", "original", False),
+}
+
+
 @pytest.mark.parametrize("how", ["torch.compile", "m.compile"])
-@pytest.mark.parametrize("called", [True, False], ids=["called before", "not called before"])
-@pytest.mark.parametrize("given", ["compiled", "original"])
-@pytest.mark.parametrize("made", ["debugger last", "debugger first"])
-def test_captured_and_compiled_again(
-    how: str, called: bool, given: str, made: str, backend: Backend, watch: Any, told: Any
-) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_captured_and_compiled_again(how: str, order: str, backend: Backend, watch: Any, told: Any) -> None:
+    made, given, called = ORDERS[order]
     model = net()
     expected = layers_of(model, X)
     if made == "debugger first":
@@ -343,8 +349,11 @@ def in_a_method(model: Net, backend: Backend) -> Callable[[Tensor], Tensor]:
     return model
 
 
-@pytest.mark.parametrize("where", [in_a_function, in_its_forward, in_a_method], ids=lambda w: w.__name__)
-@pytest.mark.parametrize("called", [True, False], ids=["called before", "not called before"])
+@pytest.mark.parametrize(
+    ("where", "called"),
+    [(in_a_function, True), (in_its_forward, True), (in_a_method, True), (in_a_function, False)],
+    ids=["in a function", "in its forward", "in a method", "in a function not called before"],
+)
 def test_nothing_is_captured_in_silence(
     where: Any, called: bool, backend: Backend, watch: Any, told: Any, tmp_path: Path
 ) -> None:

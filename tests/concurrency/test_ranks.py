@@ -49,26 +49,28 @@ def train(model: nn.Module, debugger: SequentialDebugger | None, rank: int, worl
     return [p.detach().tolist() for p in model.parameters()]
 
 
-def rank_main(environment: dict[str, str], folder: str, watched: bool, send: Any) -> None:
+def rank_main(environment: dict[str, str], folder: str, send: Any) -> None:
+    """Train without a debugger, then with one; sends the weights of both."""
     os.environ.update(environment)
     rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     grouped = "MASTER_ADDR" in environment
     if grouped:
         distributed.init_process_group("gloo")
-    model: nn.Module = DistributedDataParallel(plain_net()) if grouped else plain_net()
-    debugger = None
-    if watched:
-        debugger = SequentialDebugger(NODES, model, output_dir=folder, page_size_mb=1e-3)
+
+    def net() -> nn.Module:
+        return DistributedDataParallel(plain_net()) if grouped else plain_net()
+
+    alone = train(net(), None, rank, world)
+    model = net()
+    with SequentialDebugger(NODES, model, output_dir=folder, page_size_mb=1e-3) as debugger:
         debugger.enabled = True
-    send.send(train(model, debugger, rank, world))
-    if debugger is not None:
-        debugger.close()
+        send.send([alone, train(model, debugger, rank, world)])
     if grouped:
         distributed.destroy_process_group()
 
 
-def launch(say: Say, folder: str, world: int, grouped: bool, watched: bool) -> None:
-    """Start every rank as a launcher does, at once; says the weights that each ended with."""
+def launch(say: Say, folder: str, world: int, grouped: bool) -> None:
+    """Start every rank as a launcher does, at once; says the weights that each ended with, without us and with."""
     fork = multiprocessing.get_context("fork")
     shared = {"WORLD_SIZE": str(world)}
     if grouped:
@@ -76,7 +78,7 @@ def launch(say: Say, folder: str, world: int, grouped: bool, watched: bool) -> N
     started = []
     for rank in range(world):
         receive, send = fork.Pipe(duplex=False)
-        process = fork.Process(target=rank_main, args=({**shared, "RANK": str(rank)}, folder, watched, send))
+        process = fork.Process(target=rank_main, args=({**shared, "RANK": str(rank)}, folder, send))
         process.start()
         started.append((process, receive))
     for process, receive in started:
@@ -86,26 +88,20 @@ def launch(say: Say, folder: str, world: int, grouped: bool, watched: bool) -> N
         assert process.exitcode == 0
 
 
-def run(warm: WarmProcess, folder: Path, *, world: int, grouped: bool, watched: bool = True) -> list[Any]:
-    done = warm.run(
-        "tests.concurrency.test_ranks:launch", folder=str(folder), world=world, grouped=grouped, watched=watched
-    )
-    assert done.status == 0, done.stderr
-    return done.said
-
-
 Runs = dict[str, tuple[Path, list[Any]]]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, warm: WarmProcess) -> Runs:
-    """Each launch once: the folder with its pages, and the weights that its ranks ended with."""
-    folder = tmp_path_factory.mktemp("ranks")
-    return {
-        "group": (folder / "group", run(warm, folder / "group", world=2, grouped=True)),
-        "alone": (folder / "alone", run(warm, folder / "alone", world=2, grouped=True, watched=False)),
-        "environment": (folder / "environment", run(warm, folder / "environment", world=3, grouped=False)),
-    }
+    """Each launch once: the folder with its pages, and what its ranks sent."""
+    found: Runs = {}
+    for name, world in (("group", 2), ("environment", 3)):
+        folder = tmp_path_factory.mktemp(name) / "debugger"
+        arguments = {"folder": str(folder), "world": world, "grouped": name == "group"}
+        done = warm.run("tests.concurrency.test_ranks:launch", **arguments)
+        assert done.status == 0, done.stderr
+        found[name] = folder, done.said
+    return found
 
 
 @pytest.mark.parametrize(("name", "world"), [("group", 2), ("environment", 3)])
@@ -125,14 +121,12 @@ def test_each_rank_writes_and_one_reader_merges(name: str, world: int, runs: Run
 
 def test_ranks_compute_the_same_without_us(runs: Runs) -> None:
     """DDP averages the gradients over the ranks: both end with the same weights, with and without debuggers."""
-    watched, alone = runs["group"][1], runs["alone"][1]
-    assert watched == alone
-    assert watched[0] == watched[1]
-    assert not runs["alone"][0].exists()
+    (alone_0, watched_0), (alone_1, watched_1) = runs["group"][1]
+    assert alone_0 == watched_0 == alone_1 == watched_1
 
 
 def test_ranks_without_a_group_differ(runs: Runs) -> None:
-    one, two, three = runs["environment"][1]
+    (_, one), (_, two), (_, three) = runs["environment"][1]
     assert one != two
     assert two != three
 

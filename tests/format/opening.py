@@ -11,6 +11,7 @@ from typing import Any
 from endoscope.errors import EndoscopeError
 from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.pages.verify import verify_folder
+from endoscope.tensors import tensors_in
 from tests.sameness import canonical
 from tests.warm import Say
 
@@ -18,6 +19,13 @@ GOOD = 100
 """The index of a healthy datapoint that must stay readable."""
 GOOD_VALUE = {"x": [1, 2.5, "healthy"]}
 ADDRESS_SPACE = 4 << 30
+
+
+def used(value: Any) -> Any:
+    """Compute something from every tensor: a tensor that torch cannot hold would end the process here."""
+    for t in tensors_in(value):
+        t.detach().clone()
+    return value
 
 
 def look(say: Say, folder: str, indices: list[int]) -> None:
@@ -41,7 +49,7 @@ def look(say: Say, folder: str, indices: list[int]) -> None:
         seen["good"] = good == canonical(GOOD_VALUE)
         held = attempt("iterate", lambda: sorted(outputs)[:2000]) or []
         for idx in [*indices, *(i for i in held if i not in (GOOD, *indices))]:
-            value = attempt(f"[{idx}]", lambda idx=idx: [outputs[idx]])
+            value = attempt(f"[{idx}]", lambda idx=idx: [used(outputs[idx])])
             if value is not None:
                 seen["values"].append(idx)
             if len(held) < 100:

@@ -18,6 +18,7 @@ import xxhash
 from safetensors.torch import save_file
 
 from endoscope.errors import UntrustedPickleError
+from endoscope.pages import format
 from endoscope.pages.format import seal, sealed
 from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.verify import verify_folder
@@ -183,6 +184,19 @@ def test_a_record_is_refused(attack: str, folder: Path, warm: WarmProcess) -> No
     seen = look(warm, folder, 0)
     assert 0 not in seen["values"]
     assert "[0]" in seen["refused"]
+
+
+@pytest.mark.parametrize("dtype", format.DTYPES)
+def test_tensors_at_odd_places_do_not_end_the_process(dtype: str, folder: Path, warm: WarmProcess) -> None:
+    """Torch takes alignment for granted; a file need not have it."""
+    size = format.DTYPES[dtype].torch.itemsize
+    data = bytes(5 * size + 16)
+    lines = [
+        record({"x": block(ref(dtype=dtype, shape=[5], at=at), data, sum=xxhash.xxh3_64_hexdigest(data[: 5 * size]))}, idx=at)
+        for at in range(16)
+    ]
+    page(folder, *lines, data=data)
+    look(warm, folder, *range(16))
 
 
 @pytest.mark.parametrize("attack", DEEP)

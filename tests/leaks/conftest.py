@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import shutil
@@ -66,6 +67,11 @@ class Census:
     tensors: int
     debuggers: int
 
+    def beyond(self, before: Census) -> dict[str, int]:
+        """What there is more of than before."""
+        grown = {name: count - getattr(before, name) for name, count in dataclasses.asdict(self).items()}
+        return {name: more for name, more in grown.items() if more > 0}
+
     @staticmethod
     def of(model: nn.Module) -> Census:
         gc.collect()
@@ -111,8 +117,12 @@ def spools(ram: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+def only_ours() -> Iterator[None]:
+    """What was there before is not counted, nor looked at by the collector: a census takes milliseconds."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
     yield
-    torch.set_num_threads(before)
+    gc.unfreeze()
+    torch.set_num_threads(threads)

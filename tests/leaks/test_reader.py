@@ -60,7 +60,7 @@ def test_fifty_readers_leave_nothing(end: str, pages: Path) -> None:
     before = Census.of(model)
     for _ in range(50):
         read()
-    assert Census.of(model) == before
+    assert Census.of(model).beyond(before) == {}
 
 
 def test_an_open_reader_holds_descriptors(pages: Path) -> None:

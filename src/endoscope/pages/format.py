@@ -22,8 +22,10 @@ from endoscope.tensors import MAX_DEPTH
 from endoscope.values import PerDatapoint, WholeBatch
 
 VERSION = 1
-MAX_LINE = 64 << 20
+MAX_LINE = 32 << 20
 """Longest line, in bytes, that is written or read. Large lists of numbers belong into tensors."""
+MAX_CONTAINERS = 1_000_000
+"""Most lists and objects in a line: an empty list takes three bytes there and twenty times that in memory."""
 ALIGN = 8
 """Every block starts at a multiple of this, so that any reader can view the bytes without a copy."""
 
@@ -84,12 +86,18 @@ def is_sealed(line: bytes) -> bool:
     return line[-_SEAL:] == b'%s%016x"}' % (_LINE_END, xxhash.xxh3_64_intdigest(body))
 
 
+def _containers(line: bytes) -> int:
+    return line.count(b"[") + line.count(b"{")
+
+
 def unseal(line: bytes) -> dict[str, Any]:
     """The members of a line; raises `PageFormatError` with the cause when it is not whole."""
     if len(line) > MAX_LINE:
         raise PageFormatError(f"line of {len(line)} bytes, longer than any that is written")
     if not is_sealed(line):
         raise PageFormatError("checksum of the line does not match")
+    if _containers(line) > MAX_CONTAINERS:
+        raise PageFormatError(f"line of more than {MAX_CONTAINERS} lists and objects")
     try:
         members = json.loads(line)
     except (ValueError, RecursionError) as e:
@@ -149,25 +157,28 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     """
     count = len(idx) if isinstance(idx, list) else 1
     record = Record(idx, b"", [], 0)
-    blocks: dict[str, str] = {}
+    blocks: list[str] = []
     failures: dict[str, str] = {}
+    room = MAX_LINE - 4096
     for name, value in outputs.items():
+        before = record.nbytes, len(record.buffers), len(record.entries)
         encoder = _Encoder(count)
         try:
-            tree = encoder.encode(value, name, 0)
-            blocks[name] = encoder.finish(tree, record)
+            block = f"{_to_json(name)}:{encoder.finish(encoder.encode(value, name, 0), record)}"
+            if len(block) > room or block.count("[") + block.count("{") > MAX_CONTAINERS // 4:
+                raise ValueError(f"its text takes {len(block) >> 20} MB of a line; return large lists as tensors")
         except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
             failures[name] = f"could not be stored: {type(e).__name__}: {e}"
+            record.nbytes, buffers, entries = before
+            del record.buffers[buffers:], record.entries[entries:]
+        else:
+            blocks.append(block)
+            room -= len(block)
     if failures:
         notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
-    body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(f"{_to_json(k)}:{v}" for k, v in blocks.items()))
+    body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(blocks))
     if notes:
         body += ',"notes":' + _to_json(_Encoder(1).encode(notes, "notes", 0))
-    if len(body) > MAX_LINE - 1024:
-        too_long = (
-            f"its text takes {len(body) >> 20} MB in a line of at most {MAX_LINE >> 20}; return large lists as tensors"
-        )
-        return encode_record(idx, {}, {"failures": dict.fromkeys(outputs, too_long)})
     record.body = body.encode()
     return record
 
