@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended: its exit status (negative: the signal), what it said, its processor time, its memory's growth."""
+    """How a child ended: its exit status (negative: the signal), what it said, what time and memory it took."""
 
     status: int
     said: list[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,8 +89,8 @@ def test_without_closing_it_is_written() -> None:
     assert disk.written == [0, 1]
 
 
-def test_a_full_queue_and_a_reset(tmp_path: Any) -> None:
-    """Four threads wait for room most of the time while another begins new captures: no record goes missing."""
+def test_a_full_queue_and_a_reset(tmp_path: Path) -> None:
+    """Four threads wait for room most of the time while another begins new captures: all end, no record is missing."""
     debugger = SequentialDebugger([], torch.nn.Identity(), output_dir=tmp_path / "0", queue_mb=2e-3)
     value = torch.zeros(300)
 
@@ -101,10 +102,14 @@ def test_a_full_queue_and_a_reset(tmp_path: Any) -> None:
         for k in range(1, 8):
             debugger.reset_buffer(tmp_path / f"{k}")
 
-    with ThreadPoolExecutor(5) as pool:
-        work = [pool.submit(put, thread) for thread in range(4)] + [pool.submit(reset)]
-        for done in work:
-            done.result(60)
+    # Daemons: a thread that waits for ever must fail this test, not hold up the others.
+    threads = [threading.Thread(target=put, args=(k,), daemon=True) for k in range(4)]
+    threads.append(threading.Thread(target=reset, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "a thread waits for ever"
     debugger.close()
     folders = [p for p in tmp_path.iterdir() if any(p.iterdir())]
     found = sorted(idx for folder in folders for idx in opened(folder))

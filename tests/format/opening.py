@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.sameness import canonical
+from tests.warm import Say
+
 from endoscope.errors import EndoscopeError
 from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.pages.verify import verify_folder
 from endoscope.tensors import tensors_in
-from tests.sameness import canonical
-from tests.warm import Say
 
 GOOD = 100
 """The index of a healthy datapoint that must stay readable."""

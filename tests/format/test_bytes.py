@@ -1,4 +1,4 @@
-"""The bytes on disk: exactly what the format says, plain safetensors and JSON lines for everybody else, page by page."""
+"""The bytes on disk: exactly what the format says, plain safetensors and JSON lines for others, page by page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-
-from endoscope.pages import format
-from endoscope.pages.verify import verify_folder
 from tests.captures import datapoint, debugger, files, opened, write
 from tests.format.values import DTYPES, from_bytes
 from tests.sameness import canonical, raw
+
+from endoscope.pages import format
+from endoscope.pages.verify import verify_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -139,7 +139,21 @@ def raw_bytes(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(-1).view(torch.uint8)
 
 
-AWKWARD_NAMES = ["", "/", "..", "a/b", 'quo"te', "back\\slash", "new\nline", "\x00", "ü", "漢字", "😀", "\ud800", "__metadata__"]
+AWKWARD_NAMES = [
+    "",
+    "/",
+    "..",
+    "a/b",
+    'quo"te',
+    "back\\slash",
+    "new\nline",
+    "\x00",
+    "ü",
+    "漢字",
+    "😀",
+    "\ud800",
+    "__metadata__",
+]
 
 
 @pytest.mark.parametrize("name", AWKWARD_NAMES, ids=ascii)
@@ -163,8 +177,16 @@ SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "
 
 
 def test_every_tensor_is_aligned(tmp_path: Path) -> None:
-    shuffled = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(1, dtype=torch.float64), "c": torch.ones(1).half()}
-    write(tmp_path, [(k, {"x": shuffled, "y": everything(), "z": torch.ones(k + 1).bool()}) for k in range(9)], page_size_mb=0.1)
+    shuffled = {
+        "a": torch.ones(3, dtype=torch.uint8),
+        "b": torch.ones(1, dtype=torch.float64),
+        "c": torch.ones(1).half(),
+    }
+    write(
+        tmp_path,
+        [(k, {"x": shuffled, "y": everything(), "z": torch.ones(k + 1).bool()}) for k in range(9)],
+        page_size_mb=0.1,
+    )
     for page in files(tmp_path, "safetensors"):
         found = entries(page)
         assert found
@@ -264,7 +286,11 @@ def test_no_record_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("catalogue", ["kept", "deleted"])
 def test_of_equal_indices_the_latest_wins(catalogue: str, tmp_path: Path) -> None:
-    write(tmp_path, [(k % 3, {"x": torch.full((400,), k)}) for k in range(30)] + [([1, 7], {"x": "batch"})], page_size_mb=0.01)
+    write(
+        tmp_path,
+        [(k % 3, {"x": torch.full((400,), k)}) for k in range(30)] + [([1, 7], {"x": "batch"})],
+        page_size_mb=0.01,
+    )
     assert len(files(tmp_path, "safetensors")) > 3
     if catalogue == "deleted":
         (tmp_path / "catalogue.jsonl").unlink()
@@ -288,7 +314,9 @@ def test_a_page_of_one_index_closes_quickly(tmp_path: Path) -> None:
 
 def test_pickle_pages_count_true_bytes_too(tmp_path: Path) -> None:
     batch = {"x": torch.ones(32, 1000)}
-    write(tmp_path, [(list(range(32 * k, 32 * k + 32)), batch) for k in range(8)], page_format="pickle", page_size_mb=0.5)
+    write(
+        tmp_path, [(list(range(32 * k, 32 * k + 32)), batch) for k in range(8)], page_format="pickle", page_size_mb=0.5
+    )
     pages = files(tmp_path, "pkl")
     assert len(pages) == 2
     assert max(p.stat().st_size for p in pages) < 1.2 * 0.5 * 2**20

@@ -1,4 +1,4 @@
-"""Files made by an enemy, with valid checksums: refused within seconds and little memory, and the rest stays readable."""
+"""Files made by an enemy, with valid checksums: refused in seconds and little memory; the rest stays readable."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ import pytest
 import torch
 import xxhash
 from safetensors.torch import save_file
+from tests.captures import opened
+from tests.format.opening import GOOD, GOOD_VALUE
+from tests.sameness import canonical
+from tests.warm import Outcome, WarmProcess
 
 from endoscope.errors import UntrustedPickleError
 from endoscope.pages import format
@@ -24,10 +28,6 @@ from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, SafetensorsSink
 from endoscope.tensors import snapshot
-from tests.captures import opened
-from tests.format.opening import GOOD, GOOD_VALUE
-from tests.sameness import canonical
-from tests.warm import Outcome, WarmProcess
 
 DATA_START = 4096
 SECONDS, MEGABYTES = 5, 300
@@ -57,6 +57,10 @@ def look(warm: WarmProcess, folder: Path, *indices: int) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- making pages
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
 def first_line(name: str = "page_0", **members: Any) -> bytes:
     return sealed({"endoscope_page": 1, "data": f"{name}.safetensors", "data_start": DATA_START, **members})
 
@@ -124,11 +128,29 @@ REFUSED: dict[str, Hostile] = {
     **{f"tensor at {a!r}": with_value(ref(at=a)) for a in (-1, -8, 9, 1 << 62, 1 << 70, 0.0, "0", True, None)},
     **{
         f"shape {json.dumps(s)[:30]}": with_value(ref(shape=s))
-        for s in ([-2], [-1, -2], [1 << 40], [1 << 70], [2.0], ["2"], [True], [None], "2", 2, None, {"0": 2}, [[2]], [1] * 70)
+        for s in (
+            [-2],
+            [-1, -2],
+            [1 << 40],
+            [1 << 70],
+            [2.0],
+            ["2"],
+            [True],
+            [None],
+            "2",
+            2,
+            None,
+            {"0": 2},
+            [[2]],
+            [1] * 70,
+        )
     },
     "a shape of nothing times much": with_value(ref(shape=[0, 1 << 47, 1 << 47])),
     "a shape of nothing times very much": with_value(ref(shape=[0, *[(1 << 48) - 1] * 20])),
-    **{f"dtype {d!r}": with_value(ref(dtype=d)) for d in ("float128", "object", "torch.float32", "", None, 1, ["float32"])},
+    **{
+        f"dtype {d!r}": with_value(ref(dtype=d))
+        for d in ("float128", "object", "torch.float32", "", None, 1, ["float32"])
+    },
     "overlapping tensors": with_value([ref(), ref(at=4)]),
     "the same bytes twice": with_value([ref(), ref()]),
     "a checksum that is none": with_value(ref(), sum=None),
@@ -154,28 +176,65 @@ REFUSED: dict[str, Hostile] = {
     **{f"kind {k!r}": with_value({"$": k}) for k in (0, True, [], {}, ["tensor"], {"$": "tensor"}, "", "__class__")},
     "base64 rubbish": with_value({"$": "bytes", "base64": "????"}),
     "base64 of other letters": with_value({"$": "bytes", "base64": "ä" * 8}),
-    "a coo tensor out of its shape": with_value({"$": "sparse_coo", "shape": [0, 0], "coalesced": True, "parts": COO}, COO_DATA),
-    "a coo tensor of a negative shape": with_value({"$": "sparse_coo", "shape": [-1, 2], "coalesced": True, "parts": COO}, COO_DATA),
+    "a coo tensor out of its shape": with_value(
+        {"$": "sparse_coo", "shape": [0, 0], "coalesced": True, "parts": COO}, COO_DATA
+    ),
+    "a coo tensor of a negative shape": with_value(
+        {"$": "sparse_coo", "shape": [-1, 2], "coalesced": True, "parts": COO}, COO_DATA
+    ),
     "a coo tensor of a shape beyond 64 bits": with_value(
         {"$": "sparse_coo", "shape": [1 << 70, 2], "coalesced": True, "parts": COO}, COO_DATA
     ),
     "scales for fewer channels": with_value(
-        {"$": "quantized", "dtype": "torch.qint8", "axis": 0, "parts": {
-            "values": ref(dtype="int8", shape=[4], at=8), "scales": ref(shape=[1], at=0), "zeros": ref(dtype="int32", shape=[1], at=4)}}
+        {
+            "$": "quantized",
+            "dtype": "torch.qint8",
+            "axis": 0,
+            "parts": {
+                "values": ref(dtype="int8", shape=[4], at=8),
+                "scales": ref(shape=[1], at=0),
+                "zeros": ref(dtype="int32", shape=[1], at=4),
+            },
+        }
     ),
     "an axis beyond the shape": with_value(
-        {"$": "quantized", "dtype": "torch.qint8", "axis": 7, "parts": {
-            "values": ref(dtype="int8", shape=[1], at=8), "scales": ref(shape=[1], at=0), "zeros": ref(dtype="int32", shape=[1], at=4)}}
+        {
+            "$": "quantized",
+            "dtype": "torch.qint8",
+            "axis": 7,
+            "parts": {
+                "values": ref(dtype="int8", shape=[1], at=8),
+                "scales": ref(shape=[1], at=0),
+                "zeros": ref(dtype="int32", shape=[1], at=4),
+            },
+        }
     ),
     "a quantised tensor of fewer bytes": with_value(
-        {"$": "quantized", "dtype": "torch.qint32", "scale": 1.0, "zero": 0, "parts": {"values": ref(dtype="int8", shape=[4])}}
+        {
+            "$": "quantized",
+            "dtype": "torch.qint32",
+            "scale": 1.0,
+            "zero": 0,
+            "parts": {"values": ref(dtype="int8", shape=[4])},
+        }
     ),
     "text that grows a thousandfold": with_value(
         {"$": "text_array", "shape": [50_001], "values": ["x" * 50_000, *[""] * 50_000]}, b""
     ),
-    "text of another shape": with_value({"$": "text_array", "shape": [1 << 40], "values": ["x"]}, b""),
-    "text of a negative shape": with_value({"$": "text_array", "shape": [-1, -1], "values": ["x"]}, b""),
-}  # fmt: skip
+    "an array of another shape": with_value(
+        {"$": "array", "dtype": "<U1", "shape": [1 << 40], "base64": b64(bytes(4))}, b""
+    ),
+    "an array of a negative shape": with_value(
+        {"$": "array", "dtype": "<U1", "shape": [-1, -1], "base64": b64(bytes(4))}, b""
+    ),
+    "an array of very long text": with_value(
+        {"$": "array", "dtype": "<U999999999", "shape": [1], "base64": b64(bytes(4))}, b""
+    ),
+    "an array of no text, much of it": with_value(
+        {"$": "array", "dtype": "<U0", "shape": [1 << 40], "base64": ""}, b""
+    ),
+    "an array of objects": with_value({"$": "array", "dtype": "|O8", "shape": [1], "base64": b64(bytes(8))}, b""),
+}
 
 
 @pytest.mark.parametrize("attack", REFUSED)
@@ -192,7 +251,10 @@ def test_tensors_at_odd_places_do_not_end_the_process(dtype: str, folder: Path, 
     size = format.DTYPES[dtype].torch.itemsize
     data = bytes(5 * size + 16)
     lines = [
-        record({"x": block(ref(dtype=dtype, shape=[5], at=at), data, sum=xxhash.xxh3_64_hexdigest(data[: 5 * size]))}, idx=at)
+        record(
+            {"x": block(ref(dtype=dtype, shape=[5], at=at), data, sum=xxhash.xxh3_64_hexdigest(data[: 5 * size]))},
+            idx=at,
+        )
         for at in range(16)
     ]
     page(folder, *lines, data=data)
@@ -221,11 +283,23 @@ def test_twin_healthy_records_are_not_refused(folder: Path, warm: WarmProcess) -
 
 
 # ---------------------------------------------------------------- wrong types everywhere
-JUNK = [None, True, 0, -1, 1.5, 10**30, "x", "9" * 5000, [], {}, [[]], [None], ["x", "y"], {"a": 1}, {"$": "tuple", "items": []}]
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+JUNK = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "x",
+    "9" * 5000,
+    [],
+    {},
+    [[]],
+    [None],
+    ["x", "y"],
+    {"a": 1},
+    {"$": "tuple", "items": []},
+]
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -247,15 +321,25 @@ KINDS: dict[str, dict[str, Any]] = {
     "time": {"value": "00:00:00"},
     "opaque": {"type": "m.T", "text": "repr"},
     "text_array": {"shape": [1], "values": ["a"]},
+    "array": {"dtype": "<U1", "shape": [1], "base64": b64(bytes(4))},
     "each": {"values": [1]},
     "sparse_coo": {"shape": [2, 2], "coalesced": True, "parts": COO},
-    "sparse_compressed": {"layout": "torch.sparse_csr", "shape": [1, 1], "parts": {
-        "outer": ref(dtype="int64", shape=[2], at=0), "within": ref(dtype="int64", shape=[1], at=16), "values": ref(shape=[1], at=24)}},
+    "sparse_compressed": {
+        "layout": "torch.sparse_csr",
+        "shape": [1, 1],
+        "parts": {
+            "outer": ref(dtype="int64", shape=[2], at=0),
+            "within": ref(dtype="int64", shape=[1], at=16),
+            "values": ref(shape=[1], at=24),
+        },
+    },
     "quantized": {"dtype": "torch.qint8", "scale": 1.0, "zero": 0, "parts": {"values": ref(dtype="int8", shape=[4])}},
-}  # fmt: skip
-NUMPY_DTYPES = ["O", "V8", "f8,f8", "(2,3)f4", "(99999,99999)f4", "M8[s]", "S5", "U5", "a5", "f8,", ",", "(f8", "f8)", "(2,f8", "1f4",
-                "=f4", ">f4", "f16", "c32", "{'names':['a'],'formats':['f8']}", "\0", "float128", "2**9f4", "__import__('os')", "f" * 999,
-                "(" * 200 + "f4", "i4, (9**9**9)f4", "f4;1"]  # fmt: skip
+}
+NUMPY_DTYPES = [
+    "O", "V8", "f8,f8", "(2,3)f4", "(99999,99999)f4", "M8[s]", "S5", "U5", "a5", "f8,", ",", "(f8", "f8)", "(2,f8",
+    "1f4", "=f4", ">f4", "f16", "c32", "{'names':['a'],'formats':['f8']}", "\0", "float128", "2**9f4", "f" * 999,
+    "__import__('os')", "(" * 200 + "f4", "i4, (9**9**9)f4", "f4;1",
+]  # fmt: skip
 
 
 def mutations() -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -270,6 +354,7 @@ def mutations() -> Iterator[tuple[dict[str, Any], bytes]]:
                 yield {"$": kind, **fields, name: junk}, data
     for dtype in NUMPY_DTYPES:
         yield {"$": "numpy_scalar", "dtype": dtype, "base64": b64(bytes(64))}, b""
+        yield {"$": "array", "dtype": dtype, "shape": [1], "base64": b64(bytes(64))}, b""
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
@@ -289,9 +374,11 @@ def test_wrong_types_in_every_field_of_every_kind(folder: Path, warm: WarmProces
 
 
 IDX = [None, "0", 0.0, True, [], [None], [0, "1"], {}, 1 << 63, -(1 << 63) - 1, 10**30, [[0]], [0, 1.0]]
-NOTES = [1, "x", [], None, {"absent": 5}, {"absent": ["nothing"]}, {"absent": "nothing"}, {"failures": {"nothing": 5}},
-         {"absent": {"nothing": {"$": "tuple", "items": []}}}, {"a": ref()}, {"$": "tensor"}, {"$": "python"}, {"$": []},
-         {"$": "tuple", "items": [1]}, {"absent": {"$": "tuple", "items": ["nothing"]}}]  # fmt: skip
+NOTES = [
+    1, "x", [], None, {"absent": 5}, {"absent": ["nothing"]}, {"absent": "nothing"}, {"failures": {"nothing": 5}},
+    {"absent": {"nothing": {"$": "tuple", "items": []}}}, {"a": ref()}, {"$": "tensor"}, {"$": "python"}, {"$": []},
+    {"$": "tuple", "items": [1]}, {"absent": {"$": "tuple", "items": ["nothing"]}},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("notes", NOTES, ids=str)
@@ -310,13 +397,24 @@ def test_indices_of_wrong_types(idx: Any, folder: Path, warm: WarmProcess) -> No
 
 # ---------------------------------------------------------------- values that are large only in name
 BOMBS: dict[str, tuple[Any, bytes]] = {
-    "a sparse tensor of 2**80 elements": ({"$": "sparse_coo", "shape": [1 << 40, 1 << 40], "coalesced": True, "parts": COO}, COO_DATA),
-    "a sparse tensor of 2**60 elements": ({"$": "sparse_coo", "shape": [1 << 30, 1 << 30], "coalesced": False, "parts": COO}, COO_DATA),
+    "a sparse tensor of 2**80 elements": (
+        {"$": "sparse_coo", "shape": [1 << 40, 1 << 40], "coalesced": True, "parts": COO},
+        COO_DATA,
+    ),
+    "a sparse tensor of 2**60 elements": (
+        {"$": "sparse_coo", "shape": [1 << 30, 1 << 30], "coalesced": False, "parts": COO},
+        COO_DATA,
+    ),
     "a compressed tensor of wide rows": (
-        {"$": "sparse_compressed", "layout": "torch.sparse_csr", "shape": [1, 1 << 60], "parts": KINDS["sparse_compressed"]["parts"]},
+        {
+            "$": "sparse_compressed",
+            "layout": "torch.sparse_csr",
+            "shape": [1, 1 << 60],
+            "parts": KINDS["sparse_compressed"]["parts"],
+        },
         np.array([0, 1, 0], "<i8").tobytes() + bytes(4),
     ),
-}  # fmt: skip
+}
 
 
 def test_a_line_of_empty_lists_is_no_bomb(folder: Path, warm: WarmProcess) -> None:
@@ -384,7 +482,11 @@ REPLACEMENTS: dict[str, Callable[[Path], Any]] = {
     "a folder": lambda p: p.mkdir(),
 }
 FILES: dict[str, Hostile] = {
-    **{f"{what} for {f}": replaced(f, how) for what, how in REPLACEMENTS.items() for f in ("page_0.jsonl", "page_0.safetensors")},
+    **{
+        f"{what} for {f}": replaced(f, how)
+        for what, how in REPLACEMENTS.items()
+        for f in ("page_0.jsonl", "page_0.safetensors")
+    },
     "a sparse line file of 100 MB": replaced("page_0.jsonl", lambda p: sparse_file(p, 100 << 20)),
     "a sparse line file of 1 TB": replaced("page_0.jsonl", lambda p: sparse_file(p, 1 << 40)),
     "100 MB without a newline": replaced("page_0.jsonl", lambda p: sparse_file(p, 100 << 20, first_line())),
@@ -392,18 +494,24 @@ FILES: dict[str, Hostile] = {
     "a line of 100 MB": lambda f: page(f, line_of(100 << 20)),
     "a record of 1 TB in a sparse page": replaced(
         "page_0.safetensors",
-        lambda p: (sparse_file(p, 1 << 41), page_text(p.parent, record({"x": block(ref(shape=[1 << 38]), b"", bytes=1 << 40)}))),
+        lambda p: (
+            sparse_file(p, 1 << 41),
+            page_text(p.parent, record({"x": block(ref(shape=[1 << 38]), b"", bytes=1 << 40)})),
+        ),
     ),
     "an empty tensor file": replaced("page_0.safetensors", lambda p: p.touch()),
     "a newer version": lambda f: page(f, record({}), first=first_line(endoscope_page=2)),
     "a much newer version": lambda f: page(f, record({}), first=first_line(endoscope_page=10**30)),
     "a version that is text": lambda f: page(f, record({}), first=first_line(endoscope_page="1")),
-    **{f"data_start {s!r}": lambda f, s=s: page(f, record({}), first=first_line(data_start=s)) for s in (None, -1, 0, "8", 9.0, [])},
+    **{
+        f"data_start {s!r}": lambda f, s=s: page(f, record({}), first=first_line(data_start=s))
+        for s in (None, -1, 0, "8", 9.0, [])
+    },
     "a first line that is a list": lambda f: page(f, record({}), first=seal(b"[1")),
     "a foreign line file": replaced("page_0.jsonl", lambda p: p.write_text('{"step": 1, "loss": 0.5}\n' * 50)),
     "binary rubbish": replaced("page_0.jsonl", lambda p: p.write_bytes(bytes(range(256)) * 50)),
     "only newlines": replaced("page_0.jsonl", lambda p: p.write_bytes(b"\n" * 100_000)),
-}  # fmt: skip
+}
 
 
 def page_text(folder: Path, *lines: bytes) -> None:
@@ -461,19 +569,28 @@ CATALOGUES: dict[str, bytes] = {
     "a page name with a null": catalogue(pages=[["page_0\0", 0]]),
     "no pages": catalogue(pages=[]),
     "no pages and no records": catalogue(pages=[], indices="", counts="", starts="", ends="", page=""),
-    **{f"pages {p!r}": catalogue(pages=p) for p in (None, 1, "ab", ["ab"], [[]], [["page_0"]], [[0, "page_0"]], {"page_0": 0}, [["page_0", -1]])},
+    **{
+        f"pages {p!r}": catalogue(pages=p)
+        for p in (None, 1, "ab", ["ab"], [[]], [["page_0"]], [[0, "page_0"]], {"page_0": 0}, [["page_0", -1]])
+    },
     "datapoints of no record": catalogue(indices=ints(0, 1), counts="", starts="", ends="", page=""),
     "one datapoint of no record": catalogue(indices=ints(0), counts="", starts="", ends="", page=""),
     "records of no datapoint": catalogue(indices="", counts=ints(0)),
     "a negative count": catalogue(counts=ints(-1)),
     "counts that overflow": catalogue(
-        indices=ints(*range(8)), counts=ints(HUGE, HUGE, HUGE, HUGE + 8), starts=ints(0, 1, 2, 3), ends=ints(1, 2, 3, 4), page=ints(0, 0, 0, 0)
+        indices=ints(*range(8)),
+        counts=ints(HUGE, HUGE, HUGE, HUGE + 8),
+        starts=ints(0, 1, 2, 3),
+        ends=ints(1, 2, 3, 4),
+        page=ints(0, 0, 0, 0),
     ),
     "offsets beyond the file": catalogue(starts=ints(HUGE), ends=ints(HUGE + 100)),
     "a line of 2**62 bytes": catalogue(starts=ints(0), ends=ints(HUGE)),
     "a negative offset": catalogue(starts=ints(-1)),
     "an end before the start": catalogue(starts=ints(100), ends=ints(50)),
-    "offsets of another record": catalogue(starts=ints(len(first_line()) + len(ONE)), ends=ints(len(first_line()) + len(ONE) + len(TWO))),
+    "offsets of another record": catalogue(
+        starts=ints(len(first_line()) + len(ONE)), ends=ints(len(first_line()) + len(ONE) + len(TWO))
+    ),
     "an index of another record": catalogue(indices=ints(77)),
     "offsets inside a record": catalogue(starts=ints(len(first_line()) + 5)),
     "offsets of the first line": catalogue(starts=ints(0), ends=ints(len(first_line()))),
@@ -485,7 +602,7 @@ CATALOGUES: dict[str, bytes] = {
     "a newer catalogue": catalogue(catalogue=2),
     "a deep catalogue": seal(b'{"catalogue":' + b"[" * 900 + b"]" * 900),
     "rubbish": bytes(range(256)) * 10,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("attack", CATALOGUES)
@@ -501,7 +618,9 @@ def test_a_catalogue_that_lies(attack: str, folder: Path, warm: WarmProcess) -> 
         assert opened(folder)[1] == {"x": 2}
 
 
-@pytest.mark.parametrize("how", [*REPLACEMENTS, "a sparse file of 100 MB", "a sparse file of 2 GB", "a sparse file of 1 TB"])
+@pytest.mark.parametrize(
+    "how", [*REPLACEMENTS, "a sparse file of 100 MB", "a sparse file of 2 GB", "a sparse file of 1 TB"]
+)
 def test_a_catalogue_that_is_none(how: str, folder: Path, warm: WarmProcess) -> None:
     page(folder, ONE)
     path = folder / "catalogue.jsonl"
@@ -552,7 +671,16 @@ def test_twin_a_trusted_pickle_page_is_executed(tmp_path: Path) -> None:
 def test_pickles_hidden_in_safetensors_pages_stay_bytes(folder: Path, warm: WarmProcess) -> None:
     executed = folder / "executed"
     data = pickle.dumps(Payload(executed))
-    page(folder, record({"x": block(ref(dtype="uint8", shape=[len(data)]), data), "y": {"value": {"$": "bytes", "base64": b64(data)}}}), data=data)
+    page(
+        folder,
+        record(
+            {
+                "x": block(ref(dtype="uint8", shape=[len(data)]), data),
+                "y": {"value": {"$": "bytes", "base64": b64(data)}},
+            }
+        ),
+        data=data,
+    )
     assert look(warm, folder, 0)["values"] == [0]
     assert not executed.exists()
     assert canonical(opened(folder)[0]["y"]) == canonical(data)

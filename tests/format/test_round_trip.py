@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +16,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from endoscope.pages.reader import load_debug_outputs
-from endoscope.pages.verify import verify_folder
-from endoscope.values import Opaque, per_datapoint, whole_batch
 from tests.captures import Idx, datapoint, debugger, opened, write
 from tests.format import values
 from tests.format.values import DTYPES, Box, Detection, Key, Level, Parts, Split, from_bytes
 from tests.sameness import canonical, stored_elements
+from tests.warm import Say, WarmProcess
+
+from endoscope.pages import format
+from endoscope.pages.reader import load_debug_outputs
+from endoscope.pages.verify import verify_folder
+from endoscope.pages.writer import PageWriter, SafetensorsSink
+from endoscope.tensors import snapshot
+from endoscope.values import Opaque, per_datapoint, whole_batch
 
 Format = Literal["safetensors", "pickle"]
 FORMATS: list[Format] = ["safetensors", "pickle"]
@@ -48,7 +53,9 @@ def folder() -> Iterator[Path]:
 def stored(value: Any, idx: Idx = 0, page_format: Format = "safetensors") -> dict[int, Any]:
     """What each datapoint gives for ``value`` after a way through the disk."""
     with folder() as f:
-        outputs = load_debug_outputs(write(f, [(idx, {"x": value})], page_format=page_format, page_size_mb=0.01), trust_pickle=True)
+        outputs = load_debug_outputs(
+            write(f, [(idx, {"x": value})], page_format=page_format, page_size_mb=0.01), trust_pickle=True
+        )
         assert page_format == "pickle" or verify_folder(f) == []
         return {i: outputs[i].get("x", "absent") for i in outputs}
 
@@ -127,7 +134,10 @@ SPARSE: dict[str, Callable[[], torch.Tensor]] = {
     "coo, nothing stored": lambda: torch.zeros(2, 4).to_sparse(),
     **{f"coo, uncoalesced {d}": lambda d=d: _uncoalesced(d) for d in DTYPES},
     **{str(layout): lambda layout=layout: _compressed(layout, DENSE) for layout in LAYOUTS},
-    **{f"{layout} of int8": lambda layout=layout: _compressed(layout, DENSE.nan_to_num().to(torch.int8)) for layout in LAYOUTS},
+    **{
+        f"{layout} of int8": lambda layout=layout: _compressed(layout, DENSE.nan_to_num().to(torch.int8))
+        for layout in LAYOUTS
+    },
 }
 
 
@@ -200,6 +210,19 @@ def test_hugging_face_outputs() -> None:
     assert canonical(got) == canonical(given)
     assert torch.equal(got.last_hidden_state, given.last_hidden_state)
     assert got["pooler_output"] is None
+
+
+def read_rows(say: Say, folder: str) -> None:
+    warnings.simplefilter("error")
+    outputs = load_debug_outputs(folder)
+    say([str(outputs[idx]["x"].layout) for idx in outputs])
+
+
+def test_reading_sparse_rows_warns_of_nothing(tmp_path: Path, warm: WarmProcess) -> None:
+    """Whoever reads a capture cannot mend what torch has to say about how it was put together."""
+    write(tmp_path, [([0, 1], {"x": SPARSE["coo"]()}), (2, {"x": SPARSE["coo"]()})])
+    outcome = warm.run("tests.format.test_round_trip:read_rows", folder=str(tmp_path))
+    assert outcome.said == [["torch.sparse_coo"] * 3], outcome.stderr
 
 
 # ---------------------------------------------------------------- batches: what is whose
@@ -303,14 +326,60 @@ def test_names_of_debuggers_that_are_not_text(tmp_path: Path) -> None:
     assert [*opened(tmp_path)[0].values()] == [2.0]
 
 
+# ---------------------------------------------------------------- the bounds of a line
+@pytest.fixture
+def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A smaller longest line, so that it is reached quickly."""
+    monkeypatch.setattr(format, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(format, "MAX_CONTAINERS", 20_000, raising=False)
+    return format.MAX_LINE
+
+
+LONG: dict[str, Callable[[int], tuple[Idx, dict[str, Any], dict[str, Any]]]] = {
+    "one debugger's text": lambda n: (0, {"a": "x" * 2 * n, "b": "y"}, {}),
+    "the text of all together": lambda n: (0, dict.fromkeys("abcd", "x" * (n // 3)), {}),
+    "text up to the last byte": lambda n: (0, {"a": "x" * (n - 4096 - 30)}, {}),
+    "text and the indices of a batch": lambda n: ([*range(10**9, 10**9 + 5000)], {"a": "x" * (n - 4096 - 30)}, {}),
+    "the lists of one debugger": lambda n: (0, {"a": [[]] * 30_000, "b": 1}, {}),
+    "the lists of all together": lambda n: (0, {k: [[]] * 4_900 for k in "abcdefgh"}, {}),
+    "brackets in text": lambda n: (0, {"a": "[" * 30_000, "b": 1}, {}),
+    "a failure's message": lambda n: (0, {"b": 1}, {"failures": {"a": "x" * 2 * n}}),
+    "brackets in a failure's message": lambda n: (0, {"b": 1}, {"failures": {"a": "[" * 30_000}}),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_no_line_is_written_that_is_too_long_to_be_read(kind: str, short_lines: int, tmp_path: Path) -> None:
+    idx, given, notes = LONG[kind](short_lines)
+    writer = PageWriter(SafetensorsSink(tmp_path, page_size=100 << 20, rank=None), queue_bytes=1 << 30)
+    writer.put(idx, {name: snapshot(value) for name, value in given.items()}, notes)
+    writer.put(7, {"x": snapshot(7)}, {})
+    writer.close()
+    outputs = opened(tmp_path)
+    assert outputs[7] == {"x": 7}
+    first = idx[0] if isinstance(idx, list) else idx
+    assert {*outputs[first], *outputs.notes(first).get("failures", {})} == {*given, *notes.get("failures", {})}
+    assert verify_folder(tmp_path) == []
+
+
 # ---------------------------------------------------------------- awkward values, one by one
 AWKWARD: dict[str, Any] = {
     "an enum as a key": {Split.TRAIN: 1, Level.LOW: 2},
     "an enum whose value is a tuple": Split.TEST,
     "an empty flag": Parts(0),
-    "a set of what is neither text nor number": {Path("a"), 1 + 2j, np.int64(3), datetime.date(2020, 1, 1), Split.TRAIN},
+    "a set of what is neither text nor number": {
+        Path("a"),
+        1 + 2j,
+        np.int64(3),
+        datetime.date(2020, 1, 1),
+        Split.TRAIN,
+    },
     "bytes in an array": np.array([b"ab", b"c"]),
     "an array of the other byte order": np.array([1.0, 2.0], ">f4").astype(">f4"),
+    "empty text of numpy": np.str_(""),
+    "empty arrays of text": [np.array([], "U3"), np.array([""]), np.zeros((0, 3), "S2"), np.array([], "M8[s]")],
+    "dates of numpy": [np.datetime64("2020-01-01T12:00"), np.array(["NaT", "2020"], "M8[Y]"), np.timedelta64(5, "D")],
+    "long numbers": [np.longdouble("0.1"), np.clongdouble(1j), np.array([0.1], np.longdouble)],
     "a dict that looks like one of ours": {"$": "tensor", "dtype": "float32", "shape": [1], "at": 0},
     "keys that only look equal": {1: "int", "1": "text", (1,): "tuple", b"1": "bytes"},
     "a key that is a tuple of an enum": {(Split.TRAIN, Path("x")): 1},
@@ -319,7 +388,7 @@ AWKWARD: dict[str, Any] = {
     "64 levels": (lambda: __import__("functools").reduce(lambda v, _: [v], range(63), torch.ones(1)))(),
     "finite floats whose sum is not": [1e308, 1e308],
     "minus zero": [-0.0, 0.0],
-    "a namedtuple with a field called type": collections.namedtuple("Thing", "type count index")(1, 2, 3),  # noqa: PYI024
+    "a namedtuple with a field called type": collections.namedtuple("Thing", "type count index")(1, 2, 3),
 }
 
 
@@ -333,7 +402,7 @@ def test_awkward_values(name: str) -> None:
 
 
 def test_fields_of_a_namedtuple_are_read_by_name() -> None:
-    got = stored(collections.namedtuple("Thing", "type count index")(1, 2, 3))[0]  # noqa: PYI024
+    got = stored(collections.namedtuple("Thing", "type count index")(1, 2, 3))[0]
     assert (got.type, got.count, got.index) == (1, 2, 3)
     box = stored(Box(1, 2, "cat"))[0]
     assert (box.x, box.y, box.label) == (1, 2, "cat")

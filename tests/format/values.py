@@ -101,7 +101,11 @@ def arrays(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> np.ndarray[
     shape = draw(shapes) if shape is None else shape
     n = int(np.prod(shape, dtype=int)) * dtype.itemsize
     data = bytearray(draw(st.binary(min_size=n, max_size=n)))
-    a = np.frombuffer(data, dtype).reshape(shape) if dtype.kind != "b" else np.frombuffer(data, np.uint8).reshape(shape) > 127
+    a = (
+        np.frombuffer(data, dtype).reshape(shape)
+        if dtype.kind != "b"
+        else np.frombuffer(data, np.uint8).reshape(shape) > 127
+    )
     return draw(st.sampled_from([a, np.asfortranarray(a), a[..., ::-1] if a.ndim else a, np.broadcast_to(a, a.shape)]))
 
 
@@ -117,7 +121,9 @@ hashable_atoms = st.one_of(
     st.sampled_from([np.float64(0.5), np.int64(-1), np.bool_(True), np.complex64(1j), np.float16(2)]),
 )  # fmt: skip
 hashables = st.recursive(
-    hashable_atoms, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3), max_leaves=4
+    hashable_atoms,
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
 )
 scalars = hashable_atoms | st.floats() | st.complex_numbers() | arrays(shape=()).map(lambda a: a[()])
 leaves = scalars | tensors() | arrays()
@@ -142,7 +148,14 @@ values = st.recursive(leaves, containers, max_leaves=12)
 @st.composite
 def batches(draw: st.DrawFn, count: int, depth: int = 2) -> tuple[Any, list[Any]]:
     """What a debugger returns for a batch of ``count``, and what it would return for each datapoint alone."""
-    kinds = ["sliced", "array", "per_datapoint", "whole_batch", "shared", *(["dict", "tuple", "dataclass"] if depth else [])]
+    kinds = [
+        "sliced",
+        "array",
+        "per_datapoint",
+        "whole_batch",
+        "shared",
+        *(["dict", "tuple", "dataclass"] if depth else []),
+    ]
     match draw(st.sampled_from(kinds)):
         case "sliced" | "array" as kind:
             inner = draw(st.lists(st.integers(0, 3), max_size=3).map(tuple))

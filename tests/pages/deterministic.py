@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from tests.captures import datapoint, debugger
 from tests.warm import Say
+
+from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 
 
 def outputs(idx: int, floats: int = 300) -> dict[str, Any]:

@@ -80,9 +80,9 @@ class FaultyDisk:
         def call(file: Any, *args: Any, **kwargs: Any) -> Any:
             mode = args[0] if args else kwargs.get("mode", "r")
             writes = bool(mode & (os.O_WRONLY | os.O_RDWR)) if isinstance(mode, int) else mode[0] in "wax+"
-            if writes and not isinstance(file, int) and self.folder in Path(file).parents and self._due("open"):
-                if self._fault != "short":
-                    self._raise()
+            ours = writes and not isinstance(file, int) and self.folder in Path(file).parents
+            if ours and self._due("open") and self._fault != "short":
+                self._raise()
             return real(file, *args, **kwargs)
 
         return call

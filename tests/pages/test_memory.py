@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.captures import datapoint, debugger, write
+from tests.warm import Say, WarmProcess
 
 from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.verify import verify_folder
-from tests.captures import datapoint, debugger, write
-from tests.warm import Say, WarmProcess
 
 MB = 1 << 20
 
@@ -42,7 +42,7 @@ def test_twin_a_large_queue_is_seen(warm: WarmProcess, tmp_path: Path) -> None:
 
 def hold(say: Say, mb: int) -> None:
     held = bytearray(mb * MB)
-    held[:: 4096] = b"x" * len(held[:: 4096])
+    held[::4096] = b"x" * len(held[::4096])
     say(len(held))
 
 
@@ -68,7 +68,11 @@ def verify_all(say: Say, folder: str) -> None:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two records of 48 MB and a batch of 64 datapoints of 1 MB, in one page."""
     single, batch = torch.ones(12 * MB), torch.ones(64, MB // 4)
-    return write(tmp_path_factory.mktemp("large"), [(100, {"x": single}), (101, {"x": single}), ([*range(64)], {"x": batch})], page_size_mb=1000)
+    return write(
+        tmp_path_factory.mktemp("large"),
+        [(100, {"x": single}), (101, {"x": single}), ([*range(64)], {"x": batch})],
+        page_size_mb=1000,
+    )
 
 
 @pytest.mark.parametrize(("idx", "mb"), [(100, 48), (5, 1)], ids=["a record", "a datapoint of a batch"])

@@ -1,4 +1,4 @@
-"""The reader: lazy, verified, tolerant of a missing catalogue, right about a live run, and clear about what it lacks."""
+"""The reader: lazy, verified, content without a catalogue, right about a live run, clear about what it lacks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.captures import datapoint, debugger, files, opened, write
+from tests.sameness import canonical
 
 from endoscope.errors import DamagedRecordError, DatapointNotFoundError, FolderInUseError, PageError
 from endoscope.pages import catalogue, format
@@ -22,8 +24,6 @@ from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.pages.verify import verify_folder
 from endoscope.tensors import snapshot
 from endoscope.values import per_datapoint
-from tests.captures import datapoint, debugger, files, opened, write
-from tests.sameness import canonical
 
 
 def values(outputs: DebugOutputs) -> dict[int, Any]:
@@ -102,7 +102,9 @@ def test_a_live_capture_that_was_replaced_is_read_anew(catalogue: str, tmp_path:
 @pytest.fixture
 def fifty(tmp_path: Path) -> Path:
     """Fifty pages or more; the 200 datapoints were written from the last to the first."""
-    write(tmp_path, [(k, {"x": k, "t": torch.full((400,), float(k))}) for k in reversed(range(200))], page_size_mb=0.007)
+    write(
+        tmp_path, [(k, {"x": k, "t": torch.full((400,), float(k))}) for k in reversed(range(200))], page_size_mb=0.007
+    )
     assert len(files(tmp_path, "safetensors")) >= 50
     return tmp_path
 
@@ -174,7 +176,9 @@ def without_page(members: dict[str, Any], page: int) -> bytes:
     """A catalogue line of which one page was left out, as after a failed append."""
     import base64
 
-    arrays = {k: np.frombuffer(base64.b64decode(members[k]), "<i8") for k in ("indices", "counts", "starts", "ends", "page")}
+    arrays = {
+        k: np.frombuffer(base64.b64decode(members[k]), "<i8") for k in ("indices", "counts", "starts", "ends", "page")
+    }
     kept = arrays["page"] != page
     assert (arrays["counts"] == 1).all()
     arrays = {k: a[kept] for k, a in arrays.items()}
@@ -197,7 +201,9 @@ def test_the_catalogue_of_millions_of_datapoints_fits_into_its_lines() -> None:
     """Longer lines than the longest would be taken for damage, and every page be read to find one datapoint."""
     number = np.arange(300_000)
     pages = [
-        catalogue.Index((catalogue.PageInfo(f"page_{k}"),), number, number * 0 + 1, number * 200, number * 200 + 199, number * 0)
+        catalogue.Index(
+            (catalogue.PageInfo(f"page_{k}"),), number, number * 0 + 1, number * 200, number * 200 + 199, number * 0
+        )
         for k in range(8)
     ]
     lines = [catalogue.encode(index) for index in catalogue.merged(pages)]
@@ -250,7 +256,9 @@ def test_more_pages_than_descriptors(catalogue: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- several ranks
-def write_rank(folder: Path, rank: int, world: int, monkeypatch: pytest.MonkeyPatch, indices: range, **settings: Any) -> None:
+def write_rank(
+    folder: Path, rank: int, world: int, monkeypatch: pytest.MonkeyPatch, indices: range, **settings: Any
+) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(world))
     store = PageStore(folder, StoreSettings(page_size=8_000, queue_bytes=1 << 20, **settings))
@@ -260,11 +268,15 @@ def write_rank(folder: Path, rank: int, world: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("catalogues", ["kept", "deleted"])
-def test_pages_of_several_ranks_are_one_capture(catalogues: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_several_ranks_are_one_capture(
+    catalogues: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rank in range(3):
         write_rank(tmp_path, rank, 3, monkeypatch, range(rank, 30, 3))
     assert {re.sub(r"page_\d+", "page_N", f.name) for f in tmp_path.iterdir()} == {
-        f"{kind}_rank_{r}.{suffix}" for r in range(3) for kind, suffix in [("page_N", "jsonl"), ("page_N", "safetensors"), ("catalogue", "jsonl")]
+        f"{kind}_rank_{r}.{suffix}"
+        for r in range(3)
+        for kind, suffix in [("page_N", "jsonl"), ("page_N", "safetensors"), ("catalogue", "jsonl")]
     }
     if catalogues == "deleted":
         for file in tmp_path.glob("catalogue*"):
@@ -304,8 +316,12 @@ def test_one_debugger_is_read_without_the_others(tmp_path: Path) -> None:
     page.write_bytes(data)
     outputs = opened(tmp_path)
     assert outputs.list(0) == ["first", "second", "third", "text"]
-    assert canonical([outputs.read(0, n) for n in ("first", "third", "text")]) == canonical([given["first"], given["third"], "t"])
-    with pytest.raises(DamagedRecordError, match=r"page_0\.safetensors, record 0, datapoint 0: checksum of the tensors does not match"):
+    assert canonical([outputs.read(0, n) for n in ("first", "third", "text")]) == canonical(
+        [given["first"], given["third"], "t"]
+    )
+    with pytest.raises(
+        DamagedRecordError, match=r"page_0\.safetensors, record 0, datapoint 0: checksum of the tensors does not match"
+    ):
         outputs.read(0, "second")
     with pytest.raises(DamagedRecordError):
         outputs[0]
@@ -367,7 +383,9 @@ def test_a_datapoint_that_is_not_there(idx: Any, small: Path) -> None:
 def test_what_is_no_index(idx: Any, small: Path) -> None:
     outputs = opened(small)
     assert idx not in outputs
-    with pytest.raises(DatapointNotFoundError, match=f"a datapoint is found by its integer index, not by {type(idx).__name__}"):
+    with pytest.raises(
+        DatapointNotFoundError, match=f"a datapoint is found by its integer index, not by {type(idx).__name__}"
+    ):
         outputs[idx]
     assert outputs.get(idx, "absent") == "absent"
     assert outputs.damage == []
@@ -384,7 +402,9 @@ def test_a_debugger_that_gave_nothing(small: Path) -> None:
     outputs = opened(small)
     with pytest.raises(DatapointNotFoundError) as e:
         outputs.read(17, "head")
-    assert str(e.value) == "datapoint 17 has nothing from 'head': the layer did not run in this forward; it has ['stage4']"
+    assert (
+        str(e.value) == "datapoint 17 has nothing from 'head': the layer did not run in this forward; it has ['stage4']"
+    )
     with pytest.raises(DatapointNotFoundError, match=r"nothing from 'bad': ValueError: no; it has \['stage4'\]"):
         outputs.read(17, "bad")
     with pytest.raises(DatapointNotFoundError, match=r"datapoint 20 has nothing from 'stage4'; it has \['each'\]"):
@@ -396,7 +416,7 @@ def test_a_debugger_that_gave_nothing(small: Path) -> None:
 def test_folders_that_hold_nothing(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=f"there is no folder {str(tmp_path / 'no')!r}"):
         load_debug_outputs(tmp_path / "no")
-    with pytest.raises(DatapointNotFoundError, match="which holds no datapoint$"):
+    with pytest.raises(DatapointNotFoundError, match=r"which holds no datapoint$"):
         load_debug_outputs(tmp_path)[0]
     for epoch in ("epoch_1", "epoch_2"):
         (tmp_path / epoch).mkdir()

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.captures import datapoint, debugger, opened
+from tests.sameness import canonical
 
 from endoscope.errors import PageError
 from endoscope.pages import format
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, SafetensorsSink, Unencoded, WriterClosed, WriterCounts
 from endoscope.tensors import snapshot
-from tests.captures import datapoint, debugger, opened
-from tests.sameness import canonical
 
 PATIENCE_S = 20.0
 """How long something that must happen may take; nothing waits so long when all is well."""
@@ -146,10 +146,14 @@ def test_a_full_queue_drops_by_name_and_the_count_is_kept(tmp_path: Path) -> Non
             (tmp_path / "catalogue.jsonl").unlink()
 
 
-def test_drops_are_told_by_the_debugger(tmp_path: Path, warnings_logged: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drops_are_told_by_the_debugger(
+    tmp_path: Path, warnings_logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
     append = SafetensorsSink.append
-    monkeypatch.setattr(SafetensorsSink, "append", lambda self, r, *, dropped: (gate.wait(PATIENCE_S), append(self, r, dropped=dropped)))
+    monkeypatch.setattr(
+        SafetensorsSink, "append", lambda self, r, *, dropped: (gate.wait(PATIENCE_S), append(self, r, dropped=dropped))
+    )
     with debugger(tmp_path, queue_mb=0.01, on_full="drop") as d:
         for idx in range(50):
             d.add_to_buffer({"x": KB}, datapoint(idx))
@@ -330,7 +334,9 @@ class Surprise(Exception):
 
 
 @pytest.mark.parametrize("error", [Surprise("odd"), MemoryError(), OSError(28, "full"), ValueError("bad")], ids=repr)
-def test_an_error_in_the_thread_is_counted_and_told_once(error: Exception, tmp_path: Path, warnings_logged: list[str]) -> None:
+def test_an_error_in_the_thread_is_counted_and_told_once(
+    error: Exception, tmp_path: Path, warnings_logged: list[str]
+) -> None:
     def fault(what: str) -> None:
         if what == "append":
             raise error
@@ -388,4 +394,6 @@ def test_what_was_put_is_not_changed_by_what_comes_after(tmp_path: Path) -> None
         given["t"].add_(1)
         given["n"].append(3)
         given["a"] += 1
-    assert canonical(opened(tmp_path)[0]["x"]) == canonical({"t": torch.zeros(1000), "n": [1, 2], "a": torch.zeros(3).numpy()})
+    assert canonical(opened(tmp_path)[0]["x"]) == canonical(
+        {"t": torch.zeros(1000), "n": [1, 2], "a": torch.zeros(3).numpy()}
+    )

@@ -27,14 +27,21 @@ Hooked = ForwardDebugger | BackwardDebugger
 class Window:
     """One forward: by debugger, the captures of each call, how many calls there were, and what went wrong."""
 
-    __slots__ = ("calls", "captures", "closed", "failures", "reasons")
+    __slots__ = ("calls", "captures", "closed", "failures", "handles", "reasons")
 
     def __init__(self) -> None:
         self.captures: dict[str, dict[int, Snapshot]] = {}
         self.calls: dict[str, int] = {}
         self.failures: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
+        self.handles: list[Any] = []
         self.closed = False
+
+    def close(self) -> None:
+        """Nothing more is taken in: gradients that come later belong to no datapoint, and their hooks go."""
+        self.closed = True
+        while self.handles:
+            self.handles.pop().remove()
 
 
 class _Thread(threading.local):
@@ -69,7 +76,13 @@ class Captures:
     def remove(self) -> None:
         """Remove the hooks and forget what was seen on this thread."""
         self._hooks.remove()
-        self._thread.window = None
+        self._forget()
+
+    def _forget(self) -> Window | None:
+        window, self._thread.window = self._thread.window, None
+        if window is not None:
+            window.close()
+        return window
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -81,7 +94,8 @@ class Captures:
             self._thread.paused = before
 
     def _begin(self, module: torch.nn.Module, input: Any) -> None:
-        if not self._thread.paused:
+        if not self._thread.paused and not _in_backward():  # not where checkpointing computes a forward again
+            self._forget()
             self._thread.window = Window()
             self._forwards += 1
 
@@ -90,15 +104,20 @@ class Captures:
         if thread.paused:
             return
         window = thread.window
-        if window is None or window.closed:  # the user called a part of the model by itself
-            window = thread.window = Window()
         again = _in_backward()  # activation checkpointing computes a layer a second time
+        if window is None or window.closed:
+            if again:
+                return
+            window = thread.window = Window()  # the user called a part of the model by itself
         for name, debugger in debuggers:
             call = window.calls.get(name, 0)
             if not again:
                 window.calls[name] = call = call + 1
             if isinstance(debugger, BackwardDebugger):
-                self._await_gradient(window, name, debugger, max(call, 1), module, output)
+                try:
+                    self._await_gradient(window, name, debugger, max(call, 1), module, output)
+                except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
+                    window.failures[name] = self._guard.failed(name, e)
             elif not again and not self._guard.muted(name):
                 self._keep(window, name, debugger, call, debugger.process_forward, module, input, output)
 
@@ -130,16 +149,16 @@ class Captures:
 
         if isinstance(output, torch.Tensor):
             # arrived returns None: the gradient passes unchanged
-            output.register_hook(arrived)  # type: ignore[no-untyped-call]
+            window.handles.append(output.register_hook(arrived))  # type: ignore[no-untyped-call]
             return
         ids = {id(t): k for k, t in enumerate(tensors)}
         places = apply_tensor_op(lambda t: _Place(ids.get(id(t))), output)
-        torch.autograd.graph.register_multi_grad_hook(tensors, lambda grads: arrived(_fill(places, grads)))
+        hook = torch.autograd.graph.register_multi_grad_hook(tensors, lambda grads: arrived(_fill(places, grads)))
+        window.handles.append(hook)
 
     def take(self) -> tuple[dict[str, Snapshot], dict[str, dict[str, Any]]]:
         """What this thread's last forward gave, and the notes: absent (with the reason), failures, calls."""
-        window = self._thread.window
-        self._thread.window = None
+        window = self._forget()
         if window is None:
             unseen = (
                 "the model was not called since the last datapoint (on this thread)"
@@ -149,7 +168,6 @@ class Captures:
             window = Window()
         else:
             unseen = "the layer did not run in this forward"
-        window.closed = True
         outputs = {
             name: _joined(window.captures[name], all_calls=d.calls == "all")
             for name, d in self._debuggers.items()

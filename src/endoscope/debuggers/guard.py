@@ -64,7 +64,7 @@ class Guard:
             with torch.no_grad():
                 result = snapshot(function(*args))
         except Exception as e:  # noqa: BLE001
-            return self._failed(name, e)
+            return self.failed(name, e)
         finally:
             torch.default_generator.set_state(torch_state)
             if cuda_state is not None:
@@ -76,7 +76,8 @@ class Guard:
             self.failures[name].in_a_row = 0
         return result
 
-    def _failed(self, name: str, error: Exception) -> str:
+    def failed(self, name: str, error: Exception) -> str:
+        """Take a failure into account; returns its message, or raises it for those who want that."""
         if self._on_error == "raise":
             raise DebuggerError(f"debugger {name!r} raised {type(error).__name__}: {error}") from error
         failures = self.failures.setdefault(name, Failures())

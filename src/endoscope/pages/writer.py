@@ -215,6 +215,8 @@ class PageWriter:
             return
         self._queue.put(_Flush(lambda: self._sink.close(dropped=self._dropped_since)))
         self._queue.put(None)
+        if threading.current_thread() is self._thread:  # the collector can run anywhere, here too: the rest follows
+            return
         self._thread.join()
         self._lost += self._sink.unsaved
         self._written -= self._sink.unsaved
