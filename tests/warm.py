@@ -46,11 +46,11 @@ class WarmProcess:
             cwd=ROOT,
         )
 
-    def run(self, function: str, *, kill_after_s: float = 60.0, **arguments: Any) -> Outcome:
-        """Call ``function`` in a child, which is killed after ``kill_after_s`` if it has not ended."""
+    def run(self, function: str, *, kill_after_s: float = 60.0, after_words: int = 0, **arguments: Any) -> Outcome:
+        """Call ``function`` in a child, and kill it if it has not ended ``kill_after_s`` after its first words."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"function": function, "kill_after_s": kill_after_s, "arguments": arguments}
+        order = {"function": function, "kill_after_s": kill_after_s, "after_words": after_words, "arguments": arguments}
         print(json.dumps(order), file=self._process.stdin, flush=True)
         return Outcome(**json.loads(self._process.stdout.readline()))
 
@@ -82,7 +82,6 @@ def _child(order: dict[str, Any], out: int, errors: int) -> None:
 def _serve(order: dict[str, Any]) -> dict[str, Any]:
     out, out_write = os.pipe()
     errors = os.memfd_create("stderr")
-    began = time.monotonic()
     if (child := os.fork()) == 0:
         status = 1
         try:
@@ -95,14 +94,16 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(status)
     os.close(out_write)
-    said, deadline = b"", began + order["kill_after_s"]
+    said, deadline = b"", time.monotonic() + (60 if order["after_words"] else order["kill_after_s"])
     while True:
         ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
             deadline += 60
         elif chunk := os.read(out, 1 << 16):
-            said += chunk
+            before, said = said.count(b"\n"), said + chunk
+            if before < order["after_words"] <= said.count(b"\n"):
+                deadline = time.monotonic() + order["kill_after_s"]
         else:
             break
     _, status, used = os.wait4(child, 0)

@@ -16,7 +16,6 @@ from tests.sameness import canonical
 from torch import Tensor, nn
 
 from endoscope import SequentialDebugger
-from endoscope.debuggers import GradCAMDebugger
 
 from .conftest import Output, look, net, node, watching
 
@@ -150,23 +149,6 @@ class Blocks(Output):
         return {"drawn": torch.rand(2)}
 
 
-def test_a_draw_of_another_thread_is_not_undone(folder: Path) -> None:
-    """While a debugger works, an augmentation thread draws: it must not be given the same numbers again."""
-    model = net()
-    debugger = watching(model, folder, [node("blocks", Blocks, layer_name="0")])
-    Blocks.entered.clear()
-    Blocks.leave.clear()
-    with ThreadPoolExecutor(1) as pool:
-        forward = pool.submit(model, torch.ones(1, 4))
-        assert Blocks.entered.wait(10)
-        first = torch.rand(8)
-        Blocks.leave.set()
-        forward.result()
-        second = torch.rand(8)
-    debugger.close()
-    assert not torch.equal(first, second)
-
-
 class Slow(nn.Module):
     """On one thread its second forward, which is Grad-CAM's, waits in the middle."""
 
@@ -186,24 +168,3 @@ class Slow(nn.Module):
         return x.mean((2, 3))
 
 
-def test_grad_cam_on_one_thread_and_a_forward_on_another(folder: Path) -> None:
-    """The forward of the other is captured, and updates the buffers, as if nobody were explaining anything."""
-    model = Slow()
-    nodes = [node("conv", Output, layer_name="conv"), node("cam", GradCAMDebugger, target_layer="conv")]
-    debugger = watching(model, folder, nodes)
-    x = torch.randn(2, 1, 5, 5)
-
-    def explained() -> None:
-        datapoint = {"inputs": x, "outputs": model(x), "meta_info": {"idx": [0, 1]}}
-        debugger(datapoint, model)
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(explained)
-        assert model.entered.wait(10)
-        model(x)
-        seen = debugger({"outputs": None, "meta_info": {"idx": [2, 3]}}, model)
-        model.leave.set()
-        other.result()
-    debugger.close()
-    assert "conv" in seen
-    assert model.norm.num_batches_tracked == 2

@@ -108,7 +108,7 @@ def test_a_full_queue_and_a_reset(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(8)
         assert not thread.is_alive(), "a thread waits for ever"
     debugger.close()
     folders = [p for p in tmp_path.iterdir() if any(p.iterdir())]

@@ -52,15 +52,6 @@ class AsksItself(nn.Module):
         return self.body(x) + self(x.flip(0), again=False)
 
 
-def test_a_model_that_calls_itself(watch: Any, folder: Path) -> None:
-    debugger = watch(model := AsksItself(), "stem", "body", calls="all")
-    model(X)
-    seen = look(debugger)
-    assert {n: len(calls) for n, calls in seen.items()} == {"stem": 1, "body": 2}
-    debugger.close()
-    assert load_debug_outputs(folder).notes(0) == {"calls": {"body": 2}}
-
-
 def test_one_tensor_returned_twice(watch: Any) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

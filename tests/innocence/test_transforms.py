@@ -52,28 +52,6 @@ def in_torchscript(function: Any, *args: Any) -> tuple[Any, list[str]]:
     return made, [str(w.message) for w in seen if not issubclass(w.category, DeprecationWarning)]
 
 
-def test_tracing(watched: Any) -> None:
-    expected, before = in_torchscript(torch.jit.trace, net(), X)
-    watched(model := net())
-    found, warned = in_torchscript(torch.jit.trace, model, X)
-    assert warned == before == []
-    assert [n.kind() for n in found.inlined_graph.nodes()] == [n.kind() for n in expected.inlined_graph.nodes()]
-    assert canonical(found(X)) == canonical(expected(X))
-
-
-def test_scripting(watched: Any) -> None:
-    watched(model := net())
-    assert canonical(in_torchscript(torch.jit.script, model)[0](X)) == canonical(net()(X))
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_exporting(strict: bool, watched: Any) -> None:
-    expected = torch.export.export(net(), (X,), strict=strict)
-    watched(model := net())
-    found = torch.export.export(model, (X,), strict=strict)
-    assert [n.target for n in found.graph.nodes] == [n.target for n in expected.graph.nodes]
-
-
 class Mean(ForwardDebugger):
     def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
         return {"mean": float(output.mean())}
@@ -86,15 +64,6 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x) + 1
-
-
-def test_symbolic_tracing(folder: Path) -> None:
-    """The graph is the model's; what a debugger computes is not part of it."""
-    model = nn.Sequential(Block(), nn.ReLU())
-    expected = [n.target for n in torch.fx.symbolic_trace(model).graph.nodes]
-    with SequentialDebugger([node("mean", Mean, layer_name="*")], model, output_dir=folder) as debugger:
-        debugger.enabled = True
-        assert [n.target for n in torch.fx.symbolic_trace(model).graph.nodes] == expected
 
 
 def per_sample_gradients(model: nn.Module) -> dict[str, Tensor]:

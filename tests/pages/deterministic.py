@@ -36,8 +36,9 @@ def put(d: SequentialDebugger, idx: int, floats: int) -> None:
 
 
 def write_until_killed(say: Say, folder: str, page_size_mb: float, floats: int) -> None:
-    """Say an index once everything up to it was acknowledged by a flush."""
+    """Say an index once everything up to it was acknowledged by a flush; -1 before the first."""
     d = debugger(Path(folder), page_size_mb=page_size_mb)
+    say(-1)
     for idx in range(100_000):
         put(d, idx, floats)
         if idx % 5 == 4 and d.flush():

@@ -96,7 +96,7 @@ def test_every_call_can_fail(
         if fault == "short" and (report.lost or told):
             faults.append(f"{about}: a short write is no fault; lost {report.lost}, {told}")
         if fault != "short" and len(told) != 1:
-            faults.append(f"{about}: {len(told)} warnings")
+            faults.append(f"{about}: {len(told)} warnings {told}")
         if damage := [str(d) for d in verify_folder(folder) if "catalogue" not in d.file]:
             faults.append(f"{about}: {damage}")
     assert faults == []

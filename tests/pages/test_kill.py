@@ -53,7 +53,8 @@ def test_killed_at_any_moment(page_size_mb: float, floats: int, warm: WarmProces
         folder.mkdir()
         outcome = warm.run(
             "tests.pages.deterministic:write_until_killed",
-            kill_after_s=rng.uniform(0.002, 0.12),
+            kill_after_s=rng.choice([0, rng.uniform(0, 0.02)]),
+            after_words=rng.randrange(1, 20),
             folder=str(folder),
             page_size_mb=page_size_mb,
             floats=floats,

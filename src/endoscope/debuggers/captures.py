@@ -59,19 +59,26 @@ class Captures:
         self._hooks = HookSet()
         self._thread = _Thread()
         self._forwards = 0
-        by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
-        for name, debugger in debuggers.items():
-            by_layer.setdefault(get_layer_by_name(model, debugger.layer_name), []).append((name, debugger))
-        self._by_layer = by_layer
 
     def attach(self) -> int:
         """Register the hooks; returns how many compiled parts of the model run uncompiled meanwhile."""
         if not self._debuggers:
             return 0
+        by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
+        for name, debugger in self._debuggers.items():  # looked up now: the user may have exchanged a layer
+            by_layer.setdefault(get_layer_by_name(self._model, debugger.layer_name), []).append((name, debugger))
         self._hooks.before_forward(unwrap(self._model), self._begin)
-        for layer, debuggers in self._by_layer.items():
+        for layer, debuggers in by_layer.items():
             self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
         return self._hooks.run_eagerly(self._model)
+
+    @property
+    def leaves_fast_path(self) -> bool:
+        """Whether a hook makes torch give up the fused kernel of an evaluated ``nn.TransformerEncoderLayer``."""
+        if not torch.backends.mha.get_fastpath_enabled():
+            return False
+        fused = [m for m in self._model.modules() if isinstance(m, torch.nn.TransformerEncoderLayer)]
+        return any(m._forward_hooks or m._forward_pre_hooks for layer in fused for m in layer.modules())
 
     def remove(self) -> None:
         """Remove the hooks and forget what was seen on this thread."""
@@ -167,7 +174,7 @@ class Captures:
             )
             window = Window()
         else:
-            unseen = "the layer did not run in this forward"
+            unseen = "the layer did not run in this forward (on this thread)"
         outputs = {
             name: _joined(window.captures[name], all_calls=d.calls == "all")
             for name, d in self._debuggers.items()

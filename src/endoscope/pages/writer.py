@@ -190,6 +190,8 @@ class PageWriter:
                 self._waiting += 1
                 self._lock.wait()
                 self._waiting -= 1
+                if self._closed:  # while this record waited
+                    raise WriterClosed("this page writer is closed")
             self._pending += size
             dropped, self._dropped_since = self._dropped_since, 0
             if self._thread is None:

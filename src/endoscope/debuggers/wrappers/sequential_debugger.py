@@ -135,6 +135,11 @@ class SequentialDebugger(BaseDebugger):
             return
         compiled = self._captures.attach()
         self._enabled = True
+        if self._captures.leaves_fast_path:
+            self._tell(
+                "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and outputs "
+                "can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) has both runs alike"
+            )
         if compiled:
             self._tell(
                 "the model is compiled: it runs uncompiled while the debugger is enabled, "
