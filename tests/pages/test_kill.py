@@ -54,7 +54,7 @@ def test_killed_at_any_moment(page_size_mb: float, floats: int, warm: WarmProces
         outcome = warm.run(
             "tests.pages.deterministic:write_until_killed",
             kill_after_s=rng.choice([0, rng.uniform(0, 0.02)]),
-            after_words=rng.randrange(1, 20),
+            after_words=rng.randrange(1, 8 if page_size_mb < 0.01 else 20),
             folder=str(folder),
             page_size_mb=page_size_mb,
             floats=floats,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,21 @@ def merge(parts: Sequence[Index]) -> Index:
         pages += part.pages
     i, c, s, e = (np.concatenate([_none(), *(getattr(p, k) for p in parts)]) for k in _ARRAYS[:-1])
     return Index(tuple(pages), i, c, s, e, np.concatenate([_none(), *numbers]))
+
+
+def ordered(index: Index, key: Callable[[str], Any]) -> Index:
+    """The same with the pages, and their records with them, in the order of ``key``."""
+    order = sorted(range(len(index.pages)), key=lambda k: key(index.pages[k].name))
+    if order == list(range(len(order))):
+        return index
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    page = rank[index.page]
+    records = np.argsort(page, kind="stable")
+    datapoints = np.argsort(np.repeat(page, index.counts), kind="stable")
+    pages = tuple(index.pages[k] for k in order)
+    counts, starts, ends = (a[records] for a in (index.counts, index.starts, index.ends))
+    return Index(pages, index.indices[datapoints], counts, starts, ends, page[records])
 
 
 _LINE_RECORDS = 400_000  # in one line: with a datapoint each they take a third of the longest line that is read

@@ -53,6 +53,8 @@ def open_file(path: Path) -> int:
 
 def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     """``nbytes`` at ``start`` into fresh memory; raises when the file is shorter than that."""
+    if nbytes == 0:
+        return np.empty(0, np.uint8)
     about = os.fstat(fd)
     if start + nbytes > about.st_size:
         raise PageFormatError(f"file ends before byte {start + nbytes}")

@@ -60,6 +60,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def refresh(self) -> None:
         """Look at the folder again: new pages, and new records of pages that are still being written."""
         with self._lock:
+            self.close()  # the files may have been replaced
             self.damage = []
             self._last: tuple[str, int, RecordReader] | None = None
             there = list_folder(self.folder)
@@ -68,9 +69,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             for name in there.pages:
                 if name not in covered:
                     parts.append(self._scan(name))
-            # An index captured twice gives its latest record: order the pages as they were written.
-            parts.sort(key=lambda part: page.order(f"{part.pages[0].name}.jsonl"))
-            self._index = catalogue.merge(parts)
+            # An index captured twice gives its latest record, so the pages come as they were written.
+            self._index = catalogue.ordered(catalogue.merge(parts), lambda name: page.order(f"{name}.jsonl"))
             for k, info in enumerate(self._index.pages):
                 if info.name not in there.pages:
                     lost = tuple(self._index.datapoints_of(k))

@@ -227,11 +227,16 @@ class PageWriter:
         if self.foreign:
             return
         with self._lock:
-            if self._closed or self._thread is None:
+            thread = self._thread
+            if thread is None:
                 return
-            mark = _Flush(action)
-            self._queue.put(mark)
-        mark.reached.wait()
+            mark = None if self._closed else _Flush(action)
+            if mark is not None:
+                self._queue.put(mark)
+        if mark is not None:
+            mark.reached.wait()
+        else:
+            thread.join()  # another thread is closing: when that is done, everything is written
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -137,8 +137,8 @@ class SequentialDebugger(BaseDebugger):
         self._enabled = True
         if self._captures.leaves_fast_path:
             self._tell(
-                "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and outputs "
-                "can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) has both runs alike"
+                "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and "
+                "outputs can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) has both runs alike"
             )
         if compiled:
             self._tell(
