@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -168,3 +169,35 @@ class Slow(nn.Module):
         return x.mean((2, 3))
 
 
+def disturbed(action: Callable[[int], Any]) -> bool:
+    """Whether plain Python fails on other threads while ``action`` is done over and over on one."""
+    over = threading.Event()
+
+    def run(thread: int) -> None:
+        if thread == 0:
+            try:
+                for k in range(20):
+                    action(k)
+            finally:
+                over.set()
+        while not over.is_set():
+            assert len(tuple(k for k in range(100))) == 100
+
+    try:
+        in_threads(run)
+    except SystemError:
+        return True
+    return False
+
+
+def test_enabling_disturbs_no_other_thread(folder: Path) -> None:
+    """In a process that has compiled something: a tuple that another thread is building must be seen by nobody."""
+    import torch._dynamo  # noqa: F401
+
+    debugger = SequentialDebugger([node("output", Output, layer_name="0")], net(), output_dir=folder)
+    assert not disturbed(lambda k: setattr(debugger, "enabled", not k % 2))
+    debugger.close()
+
+
+def test_looking_at_every_object_disturbs() -> None:
+    assert disturbed(lambda k: [type(o) for o in gc.get_objects()])

@@ -19,7 +19,7 @@ from torch import nn
 from endoscope import SequentialDebugger
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger
 
-from .conftest import NODES, Census, Gradient, Net, Output, X, hooks_on, node, step
+from .conftest import NODES, Census, Gradient, Net, X, hooks_on, node, step
 
 End = Callable[[SequentialDebugger, nn.Module, Path], None]
 

@@ -34,6 +34,8 @@ class WriterCounts:
     written: int = 0
     dropped: int = 0
     lost: int = 0
+    problem: str | None = None
+    """The first error of the disk, if there was one."""
 
 
 class WriterClosed(PageError):
@@ -156,11 +158,11 @@ class PageWriter:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
-        self._warned = False
+        self._problem: str | None = None
 
     @property
     def counts(self) -> WriterCounts:
-        return WriterCounts(self._written, self._dropped, self._lost)
+        return WriterCounts(self._written, self._dropped, self._lost, self._problem)
 
     @property
     def foreign(self) -> bool:
@@ -263,12 +265,9 @@ class PageWriter:
 
     def _failed(self, error: Exception, *, records: int) -> None:
         self._lost += records
-        if not self._warned:
-            self._warned = True
-            message = (
-                "capture cannot be written (%s: %s); training goes on, what is on disk stays, later ones are tried"
-            )
-            log.warning(message, type(error).__name__, error)
+        if self._problem is None:
+            self._problem = f"capture cannot be written ({type(error).__name__}: {error})"
+            log.warning("%s; training goes on, what is on disk stays, later records are tried", self._problem)
 
 
 # ---------------------------------------------------------------- folders
@@ -314,14 +313,34 @@ def move_pages(source: Path, target: Path, *, rank: int | None) -> None:
     moving = sorted(
         (order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank
     )
-    for _, p in moving:
-        try:
-            os.rename(p, target / p.name)
-        except OSError:
-            part = target / f".{p.name}.part"
-            shutil.copyfile(p, part)
-            with open(part, "rb+") as f:
-                os.fsync(f.fileno())
-            os.rename(part, target / p.name)
+    copied: dict[Path, bool] = {}
+    try:
+        for _, p in moving:
+            copied[p] = _rename_or_copy(p, target / p.name)
+    except OSError:
+        for p, was_copied in copied.items():  # all of it stays where it was
+            os.unlink(target / p.name) if was_copied else os.rename(target / p.name, p)
+        raise
+    for p, was_copied in copied.items():
+        if was_copied:
             p.unlink()
     page.sync_folder(target)
+
+
+def _rename_or_copy(source: Path, target: Path) -> bool:
+    """Have ``source`` under ``target``; True when it had to be copied, and is still there."""
+    try:
+        os.rename(source, target)
+        return False
+    except OSError:  # another file system
+        part = target.with_name(f".{target.name}.part")
+        try:
+            shutil.copyfile(source, part)
+            with open(part, "rb+") as f:
+                os.fsync(f.fileno())
+            os.rename(part, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+        return True

@@ -138,7 +138,7 @@ class SequentialDebugger(BaseDebugger):
         if self._captures.leaves_fast_path:
             self._tell(
                 "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and "
-                "outputs can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) has both runs alike"
+                "outputs can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) avoids it"
             )
         if compiled:
             self._tell(
@@ -220,7 +220,8 @@ class SequentialDebugger(BaseDebugger):
     def save_all(self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None) -> SaveReport:
         """Close the pages and have them in ``output_dir``. Reports failures, drops and losses; they are logged, too."""
         folder, counts, problem = self._store.save_all(output_dir, overwrite=overwrite)
-        report = SaveReport(folder, counts.written, counts.dropped, counts.lost, problem, dict(self._guard.failures))
+        failures = dict(self._guard.failures)
+        report = SaveReport(folder, counts.written, counts.dropped, counts.lost, problem or counts.problem, failures)
         if not report.complete:
             log.warning("capture saved with gaps: %s", report)
         return report
