@@ -138,8 +138,9 @@ class Page:
                 if self._end == self.data_start:  # no tensor: the file must still be as long as its header
                     os.ftruncate(self._data, self.data_start)
                 header = format.encode_header(self._entries, self.data_start)
-                os.lseek(self._data, 0, os.SEEK_SET)
-                write_all(self._data, [header])
+                done = 0
+                while done < len(header):
+                    done += os.pwrite(self._data, header[done:], done)
                 closing = {"records": self.records, "datapoints": len(self.indices), "bytes": self._end,
                            "header": xxhash.xxh3_64_hexdigest(header), "dropped": dropped}  # fmt: skip
                 self.line_end += write_all(self._text, [format.sealed({"closed": closing})])

@@ -209,8 +209,7 @@ class PageStore:
                 try:
                     move_pages(here, target, rank=self._rank)
                 except OSError as e:
-                    problem = f"pages could not be moved to {str(target)!r} ({e.strerror}); they stay in {str(here)!r}"
-                    log.error("%s", problem)
+                    problem = f"{type(e).__name__}: pages could not be moved ({e.strerror}); they stay in {str(here)!r}"
             if self._open.spool is not None and problem is None:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
             self._open.spool = None

@@ -14,7 +14,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -34,7 +34,7 @@ class WriterCounts:
     written: int = 0
     dropped: int = 0
     lost: int = 0
-    problem: str | None = None
+    problem: str | None = field(default=None, compare=False)
     """The first error of the disk, if there was one."""
 
 
@@ -266,8 +266,8 @@ class PageWriter:
     def _failed(self, error: Exception, *, records: int) -> None:
         self._lost += records
         if self._problem is None:
-            self._problem = f"capture cannot be written ({type(error).__name__}: {error})"
-            log.warning("%s; training goes on, what is on disk stays, later records are tried", self._problem)
+            self._problem = f"{type(error).__name__}: {error}"
+            log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)
 
 
 # ---------------------------------------------------------------- folders

@@ -48,7 +48,7 @@ class SaveReport:
         if self.lost:
             text.append(f"{self.lost} lost because they could not be written")
         if self.problem:
-            text.append(self.problem)
+            text.append(f"the first error was {self.problem}")
         return "; ".join(text + [f"debugger {name!r} {f}" for name, f in self.failures.items()])
 
 
