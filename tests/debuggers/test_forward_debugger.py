@@ -43,7 +43,8 @@ def test_the_hook_keeps_a_copy(model: torch.nn.Sequential) -> None:
     capture = debugger.last_capture
     assert torch.equal(capture["output"], expected)  # not what the in-place ReLU made of it
     assert torch.equal(capture["input"], torch.full((1, 3), -5.0))
-    assert not capture["output"].requires_grad and not capture["grad"]
+    assert not capture["output"].requires_grad
+    assert not capture["grad"]
     assert debugger({}, model) is capture
     handle.remove()
 
@@ -54,7 +55,9 @@ def test_the_hook_changes_nothing(model: torch.nn.Sequential) -> None:
     handle = model[0].register_forward_hook(Output("0").forward_hook_fn)
     after = model(x)
     handle.remove()
-    assert torch.equal(before, after) and after.requires_grad and torch.is_grad_enabled()
+    assert torch.equal(before, after)
+    assert after.requires_grad
+    assert torch.is_grad_enabled()
 
 
 def test_an_error_of_its_own_is_the_callers_to_see(model: torch.nn.Sequential) -> None:

@@ -53,7 +53,9 @@ def test_a_later_step_changes_nothing(make: Any, run: Any) -> None:
 
 
 def test_what_is_returned_is_what_is_read(make: Any, run: Any, tmp_path: Path) -> None:
-    debugger = make(node("first", Output, layer_name="0"), node("post", Prediction), node("last", Output, layer_name="2"))
+    debugger = make(
+        node("first", Output, layer_name="0"), node("post", Prediction), node("last", Output, layer_name="2")
+    )
     seen = run(debugger, 5)
     assert debugger.flush() is True
     read = load_debug_outputs(tmp_path)[5]
@@ -176,7 +178,7 @@ def test_gradients_of_a_layer_with_several_outputs(tmp_path: Path) -> None:
     debugger = SequentialDebugger([node("g", Gradient, layer_name="lstm")], model, output_dir=tmp_path)
     debugger.enabled = True
     x = torch.randn(1, 5, 3)
-    out, (h, c) = lstm(x)
+    out, (h, _c) = lstm(x)
     (out.sum() + 2 * h.sum()).backward()
     gradient, (gh, gc) = debugger(datapoint(0, x, out), model)["g"]["gradient"]
     assert gradient.shape == out.shape
@@ -195,7 +197,9 @@ def test_forms_of_one_index(make: Any, run: Any, tmp_path: Path, idx: Any) -> No
     assert list(load_debug_outputs(tmp_path)) == [7]
 
 
-@pytest.mark.parametrize("idx", [[3, 9, 4], torch.tensor([3, 9, 4]), np.array([3, 9, 4]), (np.int32(3), 9, torch.tensor(4))])
+@pytest.mark.parametrize(
+    "idx", [[3, 9, 4], torch.tensor([3, 9, 4]), np.array([3, 9, 4]), (np.int32(3), 9, torch.tensor(4))]
+)
 def test_forms_of_a_batch(make: Any, run: Any, tmp_path: Path, idx: Any) -> None:
     debugger = make()
     seen = run(debugger, idx, torch.arange(12.0).reshape(3, 4))
@@ -250,7 +254,8 @@ def same(a: Any, b: Any) -> None:
         for k in a:
             same(a[k], b[k])
     elif isinstance(a, torch.Tensor):
-        assert a.shape == b.shape and torch.allclose(a, b, atol=1e-6)
+        assert a.shape == b.shape
+        assert torch.allclose(a, b, atol=1e-6)
     elif isinstance(a, (float, list)):
         assert a == pytest.approx(b, abs=1e-5, nan_ok=True)
     else:

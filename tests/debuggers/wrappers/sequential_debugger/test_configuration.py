@@ -98,7 +98,9 @@ def test_the_model_must_be_one() -> None:
 def test_a_folder_with_pages_is_refused(make: Any, run: Any, tmp_path: Path, model: torch.nn.Module) -> None:
     run(first := make(), 0)
     first.close()
-    with pytest.raises(FolderInUseError, match=r"already holds pages \(.*\); choose another folder, or pass overwrite=True"):
+    with pytest.raises(
+        FolderInUseError, match=r"already holds pages \(.*\); choose another folder, or pass overwrite=True"
+    ):
         SequentialDebugger([], model, output_dir=tmp_path / "debugger")
     again = make(overwrite=True)
     run(again, 7)

@@ -57,7 +57,8 @@ def test_three_in_a_row_mute(make: Any, run: Any, tmp_path: Path) -> None:
         run(debugger, i)
     assert debugger.debuggers["fragile"].calls_seen == 2  # called three times, then no more
     report = debugger.save_all(tmp_path / "debugger")
-    assert report.failures["post"].count == 3 and report.failures["post"].muted
+    assert report.failures["post"].count == 3
+    assert report.failures["post"].muted
     assert "debugger 'post' failed 3 times, then muted; last: ValueError: no" in str(report)
     assert not report.complete
     outputs: Any = load_debug_outputs(tmp_path)
@@ -106,5 +107,6 @@ def test_a_value_that_cannot_be_stored_is_a_failure_of_its_own(make: Any, run: A
 def test_a_failing_debugger_records_no_gradient_and_leaves_grad_mode(make: Any, model: Any) -> None:
     debugger = make(node("bad", Fragile, layer_name="0", on=[0]))
     out = model(torch.ones(1, 4))
-    assert torch.is_grad_enabled() and out.requires_grad
+    assert torch.is_grad_enabled()
+    assert out.requires_grad
     assert debugger.enabled

@@ -141,7 +141,9 @@ def test_moved_across_file_systems(make: Any, run: Any, tmp_path: Path, monkeypa
     assert not [n for n in names(tmp_path / "out") if n.endswith(".part")]
 
 
-def test_a_move_that_fails_keeps_the_spool(make: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_fails_keeps_the_spool(
+    make: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     debugger = make(output_dir=None, spool_dir=tmp_path)
     run(debugger, 0)
 
@@ -151,7 +153,8 @@ def test_a_move_that_fails_keeps_the_spool(make: Any, run: Any, tmp_path: Path, 
     monkeypatch.setattr(os, "rename", full)
     monkeypatch.setattr("shutil.copyfile", full)
     report = debugger.save_all(tmp_path / "out")
-    assert "could not be moved" in str(report) and not report.complete
+    assert "could not be moved" in str(report)
+    assert not report.complete
     monkeypatch.undo()
     (spool,) = [p for p in tmp_path.iterdir() if p.name.startswith("endoscope_")]
     assert list(load_debug_outputs(spool)) == [0]
