@@ -11,6 +11,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -169,7 +170,8 @@ class PeakMemory:
 # ---------------------------------------------------------------- files and processes
 @contextmanager
 def scratch(parent: str | None) -> Iterator[Path]:
-    """A temporary folder that is gone afterwards."""
+    """A temporary folder that is gone afterwards, also when the process is asked to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="endoscope_bench_", dir=parent))
     try:
         yield folder

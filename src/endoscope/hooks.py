@@ -7,10 +7,9 @@ A hook must never be the reason that a user's own code fails, so it is an object
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
+import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +52,7 @@ class HookSet:
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        self._eager: list[Callable[[], None]] = []
+        self._eager: list[torch.nn.Module] = []
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -66,37 +65,81 @@ class HookSet:
         """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
         self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
 
-    def run_eagerly(self, model: torch.nn.Module) -> int:
-        """Make the compiled parts of ``model`` run uncompiled until `remove`; returns how many there were.
+    def run_eagerly(self, model: torch.nn.Module, tell: Callable[[], None]) -> None:
+        """Make the compiled parts of ``model`` run uncompiled until `remove`; ``tell`` is called when there are any.
 
         Compiled code calls no hook that was added after its first call. Other models are left alone, which is why
         ``torch.compiler.set_stance`` is not used: it holds for the whole process. What was compiled stays compiled
         and is used again afterwards.
         """
-        modules = set(unwrap(model).modules()) | set(model.modules())
-        for module in modules:
-            compiled = module.__dict__.get("_compiled_call_impl")
-            if compiled is not None:
-                module.__dict__["_compiled_call_impl"] = None
-                self._eager.append(partial(module.__dict__.__setitem__, "_compiled_call_impl", compiled))
-        for wrapper in _compiled_wrappers(modules):
-            before = wrapper.__dict__["forward"]
-            wrapper.__dict__["forward"] = wrapper._orig_mod.__call__
-            self._eager.append(partial(wrapper.__dict__.__setitem__, "forward", before))
-        return len(self._eager)
+        for module in {*unwrap(model).modules(), *model.modules()}:
+            _eager.enter(module, tell)
+            self._eager.append(module)
 
     def remove(self) -> None:
         """Remove every hook and give compiled parts their compiled code back; may be called twice."""
         while self._handles:
             self._handles.pop().remove()
         while self._eager:
-            self._eager.pop()()
+            _eager.leave(self._eager.pop())
 
 
-def _compiled_wrappers(modules: set[torch.nn.Module]) -> list[Any]:
-    """The objects that ``torch.compile(m)`` returned for any of ``modules``, wherever the user keeps them."""
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-    if eval_frame is None:  # nothing has been compiled in this process
-        return []
-    kind = eval_frame.OptimizedModule
-    return [o for o in gc.get_objects() if type(o) is kind and "forward" in o.__dict__ and o._orig_mod in modules]
+class _Eager:
+    """Which modules run uncompiled now, in the whole process; several debuggers may ask for the same one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._modules: dict[int, tuple[torch.nn.Module, Any, list[Callable[[], None]]]] = {}
+        self._call: Any = None
+
+    def enter(self, module: torch.nn.Module, tell: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._modules:
+                self._patch()
+            if id(module) not in self._modules:
+                compiled = module.__dict__.get("_compiled_call_impl")  # what m.compile() made
+                if compiled is not None:
+                    module.__dict__["_compiled_call_impl"] = None
+                self._modules[id(module)] = module, compiled, []
+            _, compiled, asking = self._modules[id(module)]
+            asking.append(tell)
+        if compiled is not None or type(module).__name__ == "OptimizedModule":
+            tell()
+
+    def leave(self, module: torch.nn.Module) -> None:
+        with self._lock:
+            _, compiled, asking = self._modules[id(module)]
+            asking.pop()
+            if asking:
+                return
+            if compiled is not None:
+                module.__dict__["_compiled_call_impl"] = compiled
+            del self._modules[id(module)]
+            if not self._modules:
+                self._unpatch()
+
+    def _patch(self) -> None:
+        """What torch.compile(m) made is called through its class: there the modules in question are let past it."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        if eval_frame is None:  # nothing has been compiled in this process
+            return
+        self._kind: Any = eval_frame.OptimizedModule
+        original = self._call = self._kind.__call__
+
+        def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = self._modules.get(id(wrapper._orig_mod))
+            if asked is None:
+                return original(wrapper, *args, **kwargs)
+            for tell in asked[2]:
+                tell()
+            return wrapper._orig_mod(*args, **kwargs)
+
+        self._kind.__call__ = call
+
+    def _unpatch(self) -> None:
+        if self._call is not None:
+            self._kind.__call__ = self._call
+            self._call = None
+
+
+_eager = _Eager()

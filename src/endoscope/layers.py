@@ -9,6 +9,11 @@ import torch
 
 from endoscope.errors import ConfigError, LayerNotFoundError, closest
 
+_KEEP_IT_AS_MODULE = (
+    torch.nn.parallel.DistributedDataParallel,
+    torch.nn.parallel.DataParallel,
+    torch.optim.swa_utils.AveragedModel,
+)
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -18,8 +23,7 @@ def _inner(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
     for name in _WRAPPED:
         if isinstance(child := children.get(name), torch.nn.Module):
             return name, child
-    # DDP, DataParallel, AveragedModel and their like: one child called "module" and no parameters of their own.
-    if len(children) == 1 and not module._parameters and isinstance(child := children.get("module"), torch.nn.Module):
+    if isinstance(module, _KEEP_IT_AS_MODULE) and isinstance(child := children.get("module"), torch.nn.Module):
         return "module", child
     return None
 
@@ -46,10 +50,10 @@ def named_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 def _plain(name: str) -> str:
     """A name without the parts that a wrapper added to it, for a config written against a wrapped model."""
-    parts = name.split(".")
+    parts = [p for p in name.split(".") if p not in _WRAPPED]
     while parts and parts[0] == "module":
         del parts[0]
-    return ".".join(p for p in parts if p not in _WRAPPED)
+    return ".".join(parts)
 
 
 def is_pattern(name: str) -> bool:
@@ -73,7 +77,7 @@ def get_layer_by_name(model: torch.nn.Module, layer_name: str) -> torch.nn.Modul
         pass
     if (plain := _plain(layer_name)) in layers:
         return layers[plain]
-    hint = closest(plain, layers) or (f"; it has {_some(list(layers))}" if layers else "; the model has no layers")
+    hint = closest(plain, layers) or _what_there_is(list(layers))
     raise LayerNotFoundError(f"no layer is called {layer_name!r}{hint}")
 
 
@@ -93,10 +97,12 @@ def select(model: torch.nn.Module, pattern: str) -> list[str]:
         if found := [name for name in names if fnmatchcase(name, wanted)]:
             return found
     raise LayerNotFoundError(
-        f"no layer matches {pattern!r}{closest(pattern.replace('*', ''), names) or '; it has ' + _some(names)}"
+        f"no layer matches {pattern!r}" + (closest(pattern.replace("*", ""), names) or _what_there_is(names))
     )
 
 
-def _some(names: list[str], most: int = 8) -> str:
+def _what_there_is(names: list[str], most: int = 8) -> str:
+    if not names:
+        return "; the model has no layers"
     more = f", ... ({len(names)} in all)" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
+    return "; it has " + ", ".join(map(repr, names[:most])) + more

@@ -153,7 +153,11 @@ def tensor_nbytes(t: torch.Tensor) -> int:
         return t.numel() * t.element_size()
     if t.layout is torch.sparse_coo:
         return tensor_nbytes(t._indices()) + tensor_nbytes(t._values())
-    return t.values().numel() * t.element_size()
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(tensor_nbytes, (t.crow_indices(), t.col_indices(), t.values())))
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(tensor_nbytes, (t.ccol_indices(), t.row_indices(), t.values())))
+    return t.numel() * t.element_size()
 
 
 class Snapshot:
@@ -223,7 +227,8 @@ def snapshot(value: Any) -> Snapshot:
 
 
 def _clone(t: torch.Tensor) -> torch.Tensor:
-    if type(t) not in (torch.Tensor, torch.nn.Parameter):
+    plain = type(t) in (torch.Tensor, torch.nn.Parameter)  # a subclass may have no memory of its own
+    if not plain:
         local = getattr(t, "to_local", None)  # a DTensor: this rank's shard, without talking to the others
         t = local() if local else t.as_subclass(torch.Tensor)
     if t.layout is torch.strided:
@@ -231,10 +236,10 @@ def _clone(t: torch.Tensor) -> torch.Tensor:
             return t.detach().clone()
         if t.is_neg() or t.is_conj():
             t = t.resolve_conj().resolve_neg()
-        if t.numel() < _SPLIT_BY_TORCH or not t.is_contiguous():
+        if not plain or t.numel() < _SPLIT_BY_TORCH or not t.is_contiguous():
             return t.detach().clone(memory_format=torch.contiguous_format)
         # clone() would split the copy over torch's threads, which then wait for each other while the writer has a core.
-        copy = torch.empty(t.shape, dtype=t.dtype)
+        copy = torch.empty(t.shape, dtype=t.dtype, device="cpu")  # whatever the default device is
         ctypes.memmove(copy.data_ptr(), t.data_ptr(), copy.nbytes)
         return copy
     if t.layout is torch._mkldnn:  # type: ignore[attr-defined]

@@ -90,6 +90,15 @@ def _creates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(mode & (os.O_WRONLY | os.O_RDWR)) if isinstance(mode, int) else mode[0] in "wax" or "+" in mode
 
 
+def write_lying(say: Say, folder: str, n: int) -> None:
+    """Acknowledge what was not even put, and die."""
+    with debugger(Path(folder)) as d:
+        die_at(n)
+        for idx in range(1000):
+            say(idx)
+            put(d, idx, 300)
+
+
 def write_dying(say: Say, folder: str, n: int, half: bool, records: int) -> None:
     """Write ``records`` over several pages and close, unless call ``n`` comes first."""
     with debugger(Path(folder), page_size_mb=0.006) as d:

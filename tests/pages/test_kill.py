@@ -130,6 +130,16 @@ def test_killed_at_every_call_of_writing(half: bool, warm: WarmProcess, tmp_path
     assert faults == []
 
 
+@pytest.mark.parametrize("n", [1, 5, 9])
+def test_twin_a_record_that_was_acknowledged_but_not_written_is_missed(
+    n: int, warm: WarmProcess, tmp_path: Path
+) -> None:
+    outcome = warm.run("tests.pages.deterministic:write_lying", folder=str(tmp_path), n=n)
+    assert outcome.status == KILLED, outcome.stderr
+    with pytest.raises(AssertionError):
+        check(tmp_path, acknowledged(outcome))
+
+
 @pytest.mark.parametrize("other_disk", [False, True], ids=["same disk", "other disk"])
 def test_killed_at_every_call_of_saving(other_disk: bool, warm: WarmProcess, tmp_path: Path) -> None:
     """What was spooled and flushed is found whole in the spool or in the target, whatever the moment."""

@@ -7,7 +7,9 @@ import os
 import re
 import resource
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,47 @@ def test_a_live_capture_that_was_replaced_is_read_anew(catalogue: str, tmp_path:
             d.close()
         outputs.refresh()
         assert values(outputs) == {0: "new"}
+
+
+def test_a_reader_beside_a_busy_writer_sees_whole_records_and_no_damage(tmp_path: Path) -> None:
+    """Pages come, grow and close while the reader looks: whatever the moment, that is not damage."""
+    stop = threading.Event()
+
+    def write_on() -> int:
+        with debugger(tmp_path, page_size_mb=0.004) as d:
+            idx = 0
+            while not stop.is_set():
+                d.add_to_buffer({"x": idx, "t": torch.full((200,), idx)}, datapoint(idx))
+                idx += 1
+        return idx
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write_on)
+        outputs, seen, damage, looks = opened(tmp_path), 0, set(), 0
+        while looks < 150 and not written.done():
+            outputs.refresh()
+            damage |= {str(d) for d in outputs.damage} | {str(d) for d in verify_folder(tmp_path)}
+            indices = list(outputs)
+            assert indices == list(range(len(indices)))
+            assert len(indices) >= seen
+            seen, looks = len(indices), looks + 1
+            for idx in indices[-5:]:
+                assert canonical(outputs[idx]) == canonical({"x": idx, "t": torch.full((200,), idx)})
+        stop.set()
+    assert damage == set()
+    assert 0 < seen <= written.result()
+
+
+def test_a_capture_that_goes_on_after_a_save(tmp_path: Path) -> None:
+    with debugger(tmp_path, page_size_mb=0.01) as d:
+        for k in range(3):
+            for idx in range(20):
+                d.add_to_buffer({"x": (k, idx), "t": torch.ones(400)}, datapoint(idx + k))
+            assert d.save_all(tmp_path).complete
+            outputs = opened(tmp_path)
+            assert values(outputs) == {i: (min(k, i), i - min(k, i)) for i in range(20 + k)}
+            assert verify_folder(tmp_path) == []
+            assert all(page.closed for page in outputs.pages)
 
 
 # ---------------------------------------------------------------- the catalogue is a cache

@@ -7,7 +7,7 @@ one thread, so that several threads may call the model at once. Nothing of an ea
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.guard import Guard
+from endoscope.errors import ConfigError
 from endoscope.hooks import HookSet
 from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
@@ -60,17 +61,24 @@ class Captures:
         self._thread = _Thread()
         self._forwards = 0
 
-    def attach(self) -> int:
-        """Register the hooks; returns how many compiled parts of the model run uncompiled meanwhile."""
+    def attach(self, tell_compiled: Callable[[], None]) -> None:
+        """Register the hooks. ``tell_compiled`` is called when compiled parts of the model run uncompiled meanwhile."""
         if not self._debuggers:
-            return 0
+            return
+        try:
+            self._attach(tell_compiled)
+        except Exception as e:
+            self._hooks.remove()
+            raise ConfigError(f"hooks cannot be attached to this model: {e}") from e
+
+    def _attach(self, tell_compiled: Callable[[], None]) -> None:
         by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
         for name, debugger in self._debuggers.items():  # looked up now: the user may have exchanged a layer
             by_layer.setdefault(get_layer_by_name(self._model, debugger.layer_name), []).append((name, debugger))
         self._hooks.before_forward(unwrap(self._model), self._begin)
         for layer, debuggers in by_layer.items():
             self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
-        return self._hooks.run_eagerly(self._model)
+        self._hooks.run_eagerly(self._model, tell_compiled)
 
     @property
     def leaves_fast_path(self) -> bool:
@@ -174,7 +182,7 @@ class Captures:
             )
             window = Window()
         else:
-            unseen = "the layer did not run in this forward (on this thread)"
+            unseen = _NOT_RUN
         outputs = {
             name: _joined(window.captures[name], all_calls=d.calls == "all")
             for name, d in self._debuggers.items()
@@ -192,14 +200,18 @@ class Captures:
                 notes[kind] = found
         return outputs, notes
 
-    @property
-    def ever_called(self) -> bool:
-        return self._forwards > 0
+    def nothing_ran(self, notes: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether no watched layer was seen at all: most likely no hook could fire."""
+        absent = notes.get("absent", {})
+        return bool(self._debuggers) and all(absent.get(n) in _UNSEEN for n in self._debuggers)
 
 
+_NOT_RUN = "the layer did not run in this forward (on this thread)"
+_NOT_CALLED = "the model was not called since the last datapoint (on this thread)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
 )
+_UNSEEN = (_NOT_RUN, _NOT_CALLED, _NEVER_CALLED)
 
 
 class _Place:

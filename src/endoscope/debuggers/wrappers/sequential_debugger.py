@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,18 +134,20 @@ class SequentialDebugger(BaseDebugger):
         if os.environ.get("ENDOSCOPE", "").lower() == "off":
             self._tell("ENDOSCOPE=off is set: nothing is captured")
             return
-        compiled = self._captures.attach()
+        told = weakref.WeakMethod(self._tell_compiled)  # the hooks must not keep a dropped debugger alive
+        self._captures.attach(lambda: (tell := told()) and tell())
         self._enabled = True
         if self._captures.leaves_fast_path:
             self._tell(
                 "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and "
                 "outputs can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) avoids it"
             )
-        if compiled:
-            self._tell(
-                "the model is compiled: it runs uncompiled while the debugger is enabled, "
-                "because compiled code calls no new hooks"
-            )
+
+    def _tell_compiled(self) -> None:
+        self._tell(
+            "the model is compiled: it runs uncompiled while the debugger is enabled, "
+            "because compiled code calls no new hooks"
+        )
 
     def _tell(self, message: str) -> None:
         if message not in self._told:
@@ -165,8 +168,11 @@ class SequentialDebugger(BaseDebugger):
                 for name, debugger in self._after.items():
                     self._run(name, debugger, datapoint, self.model if model is None else model, seen, notes)
             seen = {name: seen[name] for name in self.debuggers if name in seen}
-        if not self._captures.ever_called and notes.get("absent"):
-            self._tell(next(iter(notes["absent"].values())))
+        if self._captures.nothing_ran(notes):
+            self._tell(
+                "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
+                "that was compiled inside a function or a method calls no hooks"
+            )
         self._store.put(idx, seen, notes)
         return handed_out(seen)
 
@@ -272,6 +278,20 @@ class _Arriving(dict[str, Any]):
         super().__init__({name: s.value for name, s in seen.items()})
         self._seen = seen
 
+    def _arrived(self) -> dict[str, Any]:
+        for snapshot in self._seen.values():
+            snapshot.wait()
+        return dict(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()  # its being here makes dict(...) and {**...} ask for the values one by one
+
+    def __or__(self, other: Any) -> Any:
+        return self._arrived() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._arrived()
+
     def __getitem__(self, name: str) -> Any:
         self._seen[name].wait()
         return super().__getitem__(name)
@@ -280,13 +300,31 @@ class _Arriving(dict[str, Any]):
         return self[name] if name in self else default  # noqa: SIM401
 
     def values(self) -> Any:
-        return [self[name] for name in self]
+        self._arrived()
+        return super().values()
 
     def items(self) -> Any:
-        return [(name, self[name]) for name in self]
+        self._arrived()
+        return super().items()
 
-    def __iter__(self) -> Iterator[str]:
-        return super().__iter__()
+    def pop(self, *args: Any) -> Any:
+        self._arrived()
+        return super().pop(*args)
+
+    def popitem(self) -> Any:
+        self._arrived()
+        return super().popitem()
+
+    def setdefault(self, *args: Any) -> Any:
+        self._arrived()
+        return super().setdefault(*args)
+
+    def copy(self) -> dict[str, Any]:
+        return self._arrived()
+
+    def __repr__(self) -> str:
+        self._arrived()
+        return super().__repr__()
 
 
 def handed_out(seen: Mapping[str, Snapshot]) -> dict[str, Any]:
