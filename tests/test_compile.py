@@ -303,36 +303,6 @@ def captured_or_told(debugger: SequentialDebugger, model: Net, tmp_path: Path, t
     assert any("compiled" in message for message in told())
 
 
-@pytest.mark.parametrize("how", ["torch.compile", "m.compile"])
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_compiled_while_watched(
-    how: str, fullgraph: bool, backend: Backend, watch: Any, told: Any, tmp_path: Path
-) -> None:
-    model = net()
-    debugger = watch(model)
-    if how == "torch.compile":
-        call: nn.Module = torch.compile(model, backend=backend, fullgraph=fullgraph)
-    else:
-        model.compile(backend=backend, fullgraph=fullgraph)
-        call = model
-    assert canonical(call(X)) == canonical(layers_of(model, X)["b"]["output"])
-    captured_or_told(debugger, model, tmp_path, told)
-
-
-@pytest.mark.parametrize("how", ["torch.compile", "m.compile"])
-def test_what_is_compiled_while_watched_is_no_worse_afterwards(how: str, backend: Backend, watch: Any) -> None:
-    """The graph of a model that nobody watches any more is one graph."""
-    model = net()
-    debugger = watch(model)
-    call = compiled(model, how, backend)
-    call(X)
-    debugger.close()
-    call(X)
-    ran = backend.ran
-    call(X)
-    assert backend.ran == ran + 1
-
-
 # ---------------------------------------------------------------- compiled where we cannot reach it
 def in_a_function(model: Net, backend: Backend) -> Callable[[Tensor], Tensor]:
     return torch.compile(lambda x: model(x), backend=backend)

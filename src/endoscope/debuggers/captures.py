@@ -67,9 +67,9 @@ class Captures:
             return
         try:
             self._attach(tell_compiled)
-        except Exception as e:
+        except BaseException:
             self._hooks.remove()
-            raise ConfigError(f"hooks cannot be attached to this model: {e}") from e
+            raise
 
     def _attach(self, tell_compiled: Callable[[], None]) -> None:
         by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
@@ -77,7 +77,10 @@ class Captures:
             by_layer.setdefault(get_layer_by_name(self._model, debugger.layer_name), []).append((name, debugger))
         self._hooks.before_forward(unwrap(self._model), self._begin)
         for layer, debuggers in by_layer.items():
-            self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
+            try:
+                self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
+            except RuntimeError as e:
+                raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
         self._hooks.run_eagerly(self._model, tell_compiled)
 
     @property
@@ -206,8 +209,8 @@ class Captures:
         return bool(self._debuggers) and all(absent.get(n) in _UNSEEN for n in self._debuggers)
 
 
-_NOT_RUN = "the layer did not run in this forward (on this thread)"
-_NOT_CALLED = "the model was not called since the last datapoint (on this thread)"
+_NOT_RUN = "the layer did not run in this forward (on this thread; compiled code calls no hooks)"
+_NOT_CALLED = "the model was not called since the last datapoint (on this thread; compiled code calls no hooks)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
 )
