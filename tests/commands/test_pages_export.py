@@ -75,7 +75,7 @@ def test_safetensors_metadata_holds_the_scalars(work_dir: Path, folder: Path, tm
     assert point["outputs"]["features"]["stats"]["mean"] == load_debug_outputs(folder)[3]["features"]["stats"]["mean"]
     reference = {"$": "tensor", "name": "3/given/tensors/bool", "dtype": "bool", "shape": [3]}
     assert point["outputs"]["given"]["tensors"]["bool"] == reference
-    assert point["notes"]["absent"] == {"unused": "the layer did not run in this forward"}
+    assert point["notes"]["absent"] == {"unused": "the layer did not run in this forward (on this thread)"}
 
 
 def test_npz_bit_for_bit_with_conversions_said(work_dir: Path, folder: Path, tmp_path: Path, run: Run) -> None:

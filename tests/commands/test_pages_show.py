@@ -163,8 +163,11 @@ def test_what_is_shortened_says_so(tmp_path: Path, captured: Captured, run: Run)
 def test_notes_are_shown(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: 1})
     facts = json.loads(run("pages", "show", tmp_path, 0, "--json").stdout)
-    assert facts["notes"]["absent"] == {"unused": "the layer did not run in this forward"}
-    assert "unused  is absent: the layer did not run in this forward" in run("pages", "show", tmp_path, 0).stdout
+    assert facts["notes"]["absent"] == {"unused": "the layer did not run in this forward (on this thread)"}
+    assert (
+        "unused  is absent: the layer did not run in this forward (on this thread)"
+        in run("pages", "show", tmp_path, 0).stdout
+    )
 
 
 def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, run: Run) -> None:
@@ -185,7 +188,10 @@ def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, r
         (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; it has epoch 1"),
         (["3", "--debugger", "featurs"], "datapoint 3 has nothing from 'featurs'; closest: 'features'"),
         (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; it has 'features', 'given'"),
-        (["3", "--debugger", "unused"], "datapoint 3 has nothing from 'unused': the layer did not run in this forward"),
+        (
+            ["3", "--debugger", "unused"],
+            "datapoint 3 has nothing from 'unused': the layer did not run in this forward (on this thread)",
+        ),
     ],
 )
 def test_what_is_not_there(tmp_path: Path, captured: Captured, run: Run, more: list[str], message: str) -> None:

@@ -86,9 +86,9 @@ def free_name(name: str, taken: Iterable[str]) -> str:
 
 def type_of(value: Any) -> str:
     """What a value is called on screen; stand-ins for types of the run go by the run's name."""
-    if isinstance(value, DataclassValue):
+    if isinstance(value, (DataclassValue, NamedTupleValue)):
         return value._type
-    if isinstance(value, (NamedTupleValue, EnumValue, Opaque)):
+    if isinstance(value, (EnumValue, Opaque)):
         return value.type
     return type(value).__name__
 

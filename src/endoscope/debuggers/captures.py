@@ -209,8 +209,8 @@ class Captures:
         return bool(self._debuggers) and all(absent.get(n) in _UNSEEN for n in self._debuggers)
 
 
-_NOT_RUN = "the layer did not run in this forward (on this thread; compiled code calls no hooks)"
-_NOT_CALLED = "the model was not called since the last datapoint (on this thread; compiled code calls no hooks)"
+_NOT_RUN = "the layer did not run in this forward (on this thread)"
+_NOT_CALLED = "the model was not called since the last datapoint (on this thread)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
 )

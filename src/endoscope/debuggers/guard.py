@@ -83,7 +83,7 @@ class Guard:
         failures = self.failures.setdefault(name, Failures())
         failures.count += 1
         failures.in_a_row += 1
-        failures.last = f"{type(error).__name__}: {error}"
+        failures.last = f"{type(error).__name__}: {error}"[:1000]
         if failures.count == 1:
             log.warning(
                 "debugger %r raised %s; training goes on, the failure is recorded with the datapoint",

@@ -157,30 +157,34 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     """
     count = len(idx) if isinstance(idx, list) else 1
     record = Record(idx, b"", [], 0)
-    blocks: list[str] = []
+    blocks: dict[str, str] = {}
     failures: dict[str, str] = {}
-    room = MAX_LINE - 4096
     for name, value in outputs.items():
         before = record.nbytes, len(record.buffers), len(record.entries)
         encoder = _Encoder(count)
         try:
-            block = f"{_to_json(name)}:{encoder.finish(encoder.encode(value, name, 0), record)}"
-            if len(block) > room or block.count("[") + block.count("{") > MAX_CONTAINERS // 4:
-                raise ValueError(f"its text takes {len(block) >> 20} MB of a line; return large lists as tensors")
+            blocks[name] = f"{_to_json(name)}:{encoder.finish(encoder.encode(value, name, 0), record)}"
         except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
-            failures[name] = f"could not be stored: {type(e).__name__}: {e}"
+            failures[name] = shortened(f"could not be stored: {type(e).__name__}: {e}")
             record.nbytes, buffers, entries = before
             del record.buffers[buffers:], record.entries[entries:]
-        else:
-            blocks.append(block)
-            room -= len(block)
-    if failures:
-        notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
-    body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(blocks))
-    if notes:
-        body += ',"notes":' + _to_json(_Encoder(1).encode(notes, "notes", 0))
-    record.body = body.encode()
-    return record
+    while True:
+        if failures:
+            notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
+        body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(blocks.values()))
+        if notes:
+            body += ',"notes":' + _to_json(_Encoder(1).encode(notes, "notes", 0))
+        record.body = body.encode()
+        if not blocks or (len(body) + 24 * count + 256 <= MAX_LINE and _containers(record.body) < MAX_CONTAINERS):
+            return record
+        largest = max(blocks, key=lambda name: len(blocks[name]))
+        text = blocks.pop(largest)
+        failures[largest] = f"could not be stored: its text takes {len(text) >> 20} MB; return large lists as tensors"
+
+
+def shortened(message: str, most: int = 1000) -> str:
+    """A message that goes into a record's notes."""
+    return message if len(message) <= most else message[: most - 1] + "…"
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))

@@ -83,8 +83,8 @@ class Page:
         self._broken = False
         self._data = self._text = -1
         try:
+            self._text = _create(folder / f"{self.name}.jsonl")  # first: an empty one is an unfinished page
             self._data = _create(folder / f"{self.name}.safetensors")
-            self._text = _create(folder / f"{self.name}.jsonl")
             first = format.sealed(
                 {"endoscope_page": format.VERSION, "data": f"{self.name}.safetensors", "data_start": data_start}
             )

@@ -98,6 +98,8 @@ def _tensor(ref: dict[str, Any], data: np.ndarray[Any, Any], *, cut: bool) -> to
     shape = ref["shape"]
     if cut:
         shape = shape[1:] if ref["batch"] == "one" else [1, *shape[1:]]
+    if dtype is torch.complex128 and data.ctypes.data % 16:
+        data = data.copy()  # a block begins at a multiple of 8, and these want 16
     try:
         return torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
     except RuntimeError as e:

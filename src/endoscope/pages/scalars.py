@@ -10,6 +10,7 @@ import datetime
 import math
 import pathlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,11 +107,9 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
         case "bytes":
             return base64.b64decode(node["base64"], validate=True)
         case "array":
-            data = base64.b64decode(node["base64"], validate=True)
-            return np.frombuffer(data, _array_dtype(node["dtype"])).reshape(node["shape"]).copy()
+            return _array(node, node["shape"])
         case "numpy_scalar":
-            data = base64.b64decode(node["base64"], validate=True)
-            return np.frombuffer(data, _array_dtype(node["dtype"]))[0]
+            return _array(node, ())[()]
         case "complex":
             real, imaginary = node["items"]
             return complex(float(real), float(imaginary))
@@ -139,6 +138,15 @@ def encode_array(value: np.ndarray[Any, Any]) -> Any:
         return encode(opaque(value), lambda v, k: v)
     data = base64.b64encode(value.tobytes()).decode()
     return {"$": "array", "dtype": value.dtype.str, "shape": list(value.shape), "base64": data}
+
+
+def _array(node: dict[str, Any], shape: Any) -> np.ndarray[Any, Any]:
+    dtype, data = _array_dtype(node["dtype"]), base64.b64decode(node["base64"], validate=True)
+    if dtype.itemsize == 0:  # empty text has no bytes at all
+        if not 0 <= math.prod(shape) <= 1 << 20:
+            raise PageFormatError("array of empty texts that is too large")
+        return np.zeros(shape, dtype)
+    return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
 def _array_dtype(name: Any) -> np.dtype[Any]:
@@ -190,6 +198,12 @@ def take_apart(t: torch.Tensor) -> tuple[str, dict[str, torch.Tensor], dict[str,
 
 
 def put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says of some of these that they are young, or old
+        return _put_together(node, parts)
+
+
+def _put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
     if node["$"] == "sparse_coo":
         return torch.sparse_coo_tensor(
             parts["indices"],
@@ -224,6 +238,12 @@ def put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.
 
 def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     """Row ``row`` of a composite tensor, with the leading 1 kept."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _one_row(t, row)
+
+
+def _one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     if t.is_quantized or t.layout is torch.strided:
         return t[row : row + 1]
     if t.layout is torch.sparse_coo:

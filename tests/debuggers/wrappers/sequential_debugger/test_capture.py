@@ -95,9 +95,7 @@ def test_a_layer_that_did_not_run_is_absent_with_a_reason(sometimes: Any, tmp_pa
     debugger.flush()
     outputs: Any = load_debug_outputs(tmp_path)
     assert outputs.list(0) == ["o/a", "o/b"]
-    assert outputs.notes(1)["absent"] == {
-        "o/b": "the layer did not run in this forward (on this thread; compiled code calls no hooks)"
-    }
+    assert outputs.notes(1)["absent"] == {"o/b": "the layer did not run in this forward (on this thread)"}
     with pytest.raises(KeyError, match="nothing from 'o/b': the layer did not run in this forward .*; it has"):
         outputs.read(1, "o/b")
 
@@ -118,9 +116,7 @@ def test_called_without_a_forward(make: Any, run: Any, model: Any, tmp_path: Pat
     assert debugger(datapoint(1, None, None), model) == {}
     debugger.flush()
     absent = load_debug_outputs(tmp_path).notes(1)["absent"]  # type: ignore[attr-defined]
-    assert absent == {
-        "first": "the model was not called since the last datapoint (on this thread; compiled code calls no hooks)"
-    }
+    assert absent == {"first": "the model was not called since the last datapoint (on this thread)"}
 
 
 def test_several_calls_keep_the_last_and_say_how_many(sometimes: Any, tmp_path: Path) -> None:
