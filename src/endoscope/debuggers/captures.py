@@ -210,7 +210,7 @@ class Captures:
 
 
 _NOT_RUN = "the layer did not run in this forward (on this thread)"
-_NOT_CALLED = "the model was not called since the last datapoint (on this thread)"
+_NOT_CALLED = "the model was not called since the last datapoint (on this thread, outside compiled functions)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
 )

@@ -156,6 +156,7 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     What cannot be encoded is left out and becomes a failure in the record's notes, so that the rest is kept.
     """
     count = len(idx) if isinstance(idx, list) else 1
+    notes = {kind: {n: shortened(v) if isinstance(v, str) else v for n, v in of.items()} for kind, of in notes.items()}
     record = Record(idx, b"", [], 0)
     blocks: dict[str, str] = {}
     failures: dict[str, str] = {}

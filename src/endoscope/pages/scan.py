@@ -17,6 +17,7 @@ from endoscope.pages import catalogue, format
 from endoscope.pages.files import PageFiles
 
 _CHUNK = 4 << 20
+_FIRST_LINE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,7 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     try:
         lines = read_lines(files.text)
     except PageFormatError as e:
-        # A kill right after the files were made leaves an empty one: that is an unfinished page, not a damaged one.
-        if not _is_empty(files.folder / found.name):
+        if not _barely_begun(files.folder / found.name):
             found.damage.append(Damage(found.name, None, str(e)))
         return catalogue.of_page(catalogue.PageInfo(files.name, closed=False)), found.damage
     for start, line, ended in lines:
@@ -101,12 +101,15 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
 
 
-def _is_empty(path: Path) -> bool:
+def _barely_begun(path: Path) -> bool:
+    """Whether a page's first line was never finished: its writer was killed right after it made the files."""
     try:
         about = path.stat(follow_symlinks=False)
+        if not stat.S_ISREG(about.st_mode) or about.st_size >= _FIRST_LINE:
+            return False
+        return b"\n" not in path.read_bytes()
     except OSError:
         return False
-    return stat.S_ISREG(about.st_mode) and about.st_size == 0
 
 
 def _count(value: Any) -> int:

@@ -313,26 +313,25 @@ def move_pages(source: Path, target: Path, *, rank: int | None) -> None:
     moving = sorted(
         (order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank
     )
-    copied: dict[Path, bool] = {}
+    there: list[Path] = []
     try:
         for _, p in moving:
-            copied[p] = _rename_or_copy(p, target / p.name)
+            _link_or_copy(p, target / p.name)
+            there.append(target / p.name)
     except OSError:
-        for p, was_copied in copied.items():  # all of it stays where it was
-            os.unlink(target / p.name) if was_copied else os.rename(target / p.name, p)
+        for copy in there:  # all of it stays where it was
+            copy.unlink()
         raise
-    for p, was_copied in copied.items():
-        if was_copied:
-            p.unlink()
     page.sync_folder(target)
+    for _, p in reversed(moving):
+        p.unlink()
 
 
-def _rename_or_copy(source: Path, target: Path) -> bool:
-    """Have ``source`` under ``target``; True when it had to be copied, and is still there."""
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Have ``source`` under ``target`` as well: at every moment one of the two folders holds all pages."""
     try:
-        os.rename(source, target)
-        return False
-    except OSError:  # another file system
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
         part = target.with_name(f".{target.name}.part")
         try:
             shutil.copyfile(source, part)
@@ -343,4 +342,3 @@ def _rename_or_copy(source: Path, target: Path) -> bool:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        return True
