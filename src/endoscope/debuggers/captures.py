@@ -178,14 +178,10 @@ class Captures:
         """What this thread's last forward gave, and the notes: absent (with the reason), failures, calls."""
         window = self._forget()
         if window is None:
-            unseen = (
-                "the model was not called since the last datapoint (on this thread)"
-                if self._forwards
-                else _NEVER_CALLED
-            )
+            unseen = _NOT_CALLED if self._forwards else _NEVER_CALLED
             window = Window()
         else:
-            unseen = _NOT_RUN
+            unseen = _NOT_RUN if window.calls else _NONE_RAN
         outputs = {
             name: _joined(window.captures[name], all_calls=d.calls == "all")
             for name, d in self._debuggers.items()
@@ -210,11 +206,12 @@ class Captures:
 
 
 _NOT_RUN = "the layer did not run in this forward (on this thread)"
+_NONE_RAN = "no watched layer ran in this forward (on this thread; compiled code calls no hooks)"
 _NOT_CALLED = "the model was not called since the last datapoint (on this thread, outside compiled functions)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
 )
-_UNSEEN = (_NOT_RUN, _NOT_CALLED, _NEVER_CALLED)
+_UNSEEN = (_NONE_RAN, _NOT_CALLED, _NEVER_CALLED)
 
 
 class _Place:

@@ -17,10 +17,11 @@ import torch
 
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.errors import DebuggerError
-from endoscope.tensors import Snapshot, snapshot
+from endoscope.tensors import Snapshot, snapshot, without_gradient
 
 log = logging.getLogger("endoscope")
 
+_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 OnError = Literal["record", "raise"]
 FAILURES_TO_MUTE = 3
 
@@ -58,10 +59,10 @@ class Guard:
     def call(self, name: str, debugger: BaseDebugger, function: Callable[..., Any], *args: Any) -> Snapshot | str:
         """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure."""
         torch_state = torch.default_generator.get_state()
-        cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        cuda_state = torch.cuda.get_rng_state() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         python_states = (random.getstate(), np.random.get_state()) if debugger.uses_random else None
         try:
-            with torch.no_grad():
+            with without_gradient():
                 result = snapshot(function(*args))
         except Exception as e:  # noqa: BLE001
             return self.failed(name, e)

@@ -116,9 +116,7 @@ def test_called_without_a_forward(make: Any, run: Any, model: Any, tmp_path: Pat
     assert debugger(datapoint(1, None, None), model) == {}
     debugger.flush()
     absent = load_debug_outputs(tmp_path).notes(1)["absent"]  # type: ignore[attr-defined]
-    assert absent == {
-        "first": "the model was not called since the last datapoint (on this thread, outside compiled functions)"
-    }
+    assert absent["first"].startswith("the model was not called since the last datapoint (on this thread")
 
 
 def test_several_calls_keep_the_last_and_say_how_many(sometimes: Any, tmp_path: Path) -> None:
