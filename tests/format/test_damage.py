@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -302,6 +303,15 @@ def test_a_missing_file_of_a_page_takes_only_that_page(suffix: str, capture: Cap
         assert wrong(became) == []
         assert lost(became) <= set(held)
         assert any("page_1" in d.file for d in verify_folder(folder))
+
+
+@pytest.mark.parametrize("left", [0, 1, 40])
+def test_a_line_file_cut_to_nothing_beside_its_tensors_is_damage(left: int, pair: Capture, tmp_path: Path) -> None:
+    """A page that was hardly begun has no tensors yet; these are there, and nothing tells what they are."""
+    folder = shutil.copytree(pair.folder, tmp_path / "copy")
+    os.truncate(folder / "page_0.jsonl", left)
+    assert {d.file.split(".")[0] for d in opened(folder).damage} == {"page_0"}
+    assert {d.file.split(".")[0] for d in verify_folder(folder)} == {"page_0"}
 
 
 def test_a_lost_newline_between_long_lines_takes_no_other_record(

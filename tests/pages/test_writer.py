@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,27 @@ def test_an_error_in_flush_or_close_does_not_hang(what: str, tmp_path: Path, war
     Call(w.close).done()
     assert len(warnings_logged) == 1
     assert list(opened(tmp_path)) == [0]
+
+
+@pytest.mark.parametrize("page_format", ["safetensors", "pickle"])
+def test_the_thread_leaves_the_filters_of_warnings_alone(
+    page_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a second thread `warnings.catch_warnings` puts back filters that the user has changed since."""
+    entered: list[str] = []
+
+    class Spy(warnings.catch_warnings):  # type: ignore[type-arg]
+        def __enter__(self) -> Any:
+            entered.append(threading.current_thread().name)
+            return super().__enter__()
+
+    batch = {"x": torch.ones(2, 3), "sparse": torch.eye(2).to_sparse()}
+    with debugger(tmp_path, page_format=page_format) as d:
+        monkeypatch.setattr(warnings, "catch_warnings", Spy)
+        d.add_to_buffer(batch, datapoint([0, 1]))
+        d.flush()
+        monkeypatch.undo()
+    assert {name for name in entered if name != threading.current_thread().name} == set()
 
 
 def test_the_thread_ends_with_its_writer(tmp_path: Path) -> None:

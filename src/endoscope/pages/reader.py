@@ -66,6 +66,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             there = list_folder(self.folder)
             parts = [part for name in there.catalogues for part in _read_catalogue(self.folder / name)]
             covered = {info.name for part in parts for info in part.pages}
+            if not covered <= there.pages.keys():  # a live run has closed pages since the folder was listed
+                there = list_folder(self.folder)
             for name in there.pages:
                 if name not in covered:
                     parts.append(self._scan(name))

@@ -238,14 +238,14 @@ def _put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch
 
 def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     """Row ``row`` of a composite tensor, with the leading 1 kept."""
+    if t.is_quantized or t.layout is torch.strided:
+        return t[row : row + 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _one_row(t, row)
 
 
 def _one_row(t: torch.Tensor, row: int) -> torch.Tensor:
-    if t.is_quantized or t.layout is torch.strided:
-        return t[row : row + 1]
     if t.layout is torch.sparse_coo:
         indices, values = t._indices(), t._values()
         keep = (indices[0] == row).nonzero().flatten()

@@ -79,7 +79,7 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     try:
         lines = read_lines(files.text)
     except PageFormatError as e:
-        if not _barely_begun(files.folder / found.name):
+        if not _barely_begun(files.folder, files.name):
             found.damage.append(Damage(found.name, None, str(e)))
         return catalogue.of_page(catalogue.PageInfo(files.name, closed=False)), found.damage
     for start, line, ended in lines:
@@ -101,13 +101,14 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
 
 
-def _barely_begun(path: Path) -> bool:
+def _barely_begun(folder: Path, name: str) -> bool:
     """Whether a page's first line was never finished: its writer was killed right after it made the files."""
+    lines, tensors = folder / f"{name}.jsonl", folder / f"{name}.safetensors"
     try:
-        about = path.stat(follow_symlinks=False)
-        if not stat.S_ISREG(about.st_mode) or about.st_size >= _FIRST_LINE:
+        about = lines.stat(follow_symlinks=False)
+        if not stat.S_ISREG(about.st_mode) or about.st_size >= _FIRST_LINE or b"\n" in lines.read_bytes():
             return False
-        return b"\n" not in path.read_bytes()
+        return not tensors.exists() or tensors.stat().st_size == 0
     except OSError:
         return False
 

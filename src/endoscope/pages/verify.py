@@ -17,6 +17,7 @@ from endoscope.pages.scan import Damage, read_lines, scan
 
 def verify_folder(folder: Path) -> list[Damage]:
     """Read all of it; returns what is damaged. An unfinished page is not damage: its whole records are checked."""
+    catalogues = _read_catalogues(folder)  # before the pages: what they name at this moment is there
     there = list_folder(folder)
     found: list[Damage] = []
     seen = set()
@@ -33,7 +34,7 @@ def verify_folder(folder: Path) -> list[Damage]:
             found.append(Damage(f"{name}.jsonl", None, str(e)))
         finally:
             files.close()
-    return found + _verify_catalogues(folder, there, seen)
+    return found + _verify_catalogues(catalogues, there, seen)
 
 
 def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
@@ -73,17 +74,30 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     return found
 
 
-def _verify_catalogues(folder: Path, there: Listing, seen: set[int]) -> list[Damage]:
-    found = []
-    for name in there.catalogues:
+def _read_catalogues(folder: Path) -> dict[str, list[bytes | None] | PageFormatError]:
+    """By name the lines of each catalogue, or why it cannot be read; a line that is still being written is left out."""
+    read: dict[str, list[bytes | None] | PageFormatError] = {}
+    for name in list_folder(folder).catalogues:
         try:
             fd = open_file(folder / name)
-            try:
-                lines = [line for _, line, _ in read_lines(fd)]
-            finally:
-                os.close(fd)
         except PageFormatError as e:
-            found.append(Damage(name, None, str(e)))
+            read[name] = e
+            continue
+        try:
+            lines = read_lines(fd)
+            read[name] = [line for _, line, ended in lines if ended or line is None or format.is_sealed(line[:-1])]
+        finally:
+            os.close(fd)
+    return read
+
+
+def _verify_catalogues(
+    catalogues: dict[str, list[bytes | None] | PageFormatError], there: Listing, seen: set[int]
+) -> list[Damage]:
+    found = []
+    for name, lines in catalogues.items():
+        if isinstance(lines, PageFormatError):
+            found.append(Damage(name, None, str(lines)))
             continue
         for k, line in enumerate(lines):
             try:
