@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -440,8 +441,11 @@ class _Decoder:
                     return PerDatapoint(self.decode(node["values"], depth + 1))
                 return self.decode(node["values"][self.row], depth + 1)
             if kind in scalars.COMPOSITES:
-                whole = scalars.put_together(node, {k: self.decode(v, depth + 1) for k, v in node["parts"].items()})
-                return whole if self.row is None or "batch" not in node else scalars.one_row(whole, self.row)
+                parts = {k: self.decode(v, depth + 1) for k, v in node["parts"].items()}
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch says of some of these that they are young, or old
+                    whole = scalars.put_together(node, parts)
+                    return whole if self.row is None or "batch" not in node else scalars.one_row(whole, self.row)
             return scalars.decode(node, lambda v: self.decode(v, depth + 1))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as e:
             if isinstance(e, PageFormatError):

@@ -10,7 +10,6 @@ import datetime
 import math
 import pathlib
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -198,12 +197,6 @@ def take_apart(t: torch.Tensor) -> tuple[str, dict[str, torch.Tensor], dict[str,
 
 
 def put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says of some of these that they are young, or old
-        return _put_together(node, parts)
-
-
-def _put_together(node: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
     if node["$"] == "sparse_coo":
         return torch.sparse_coo_tensor(
             parts["indices"],
@@ -240,19 +233,15 @@ def one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     """Row ``row`` of a composite tensor, with the leading 1 kept."""
     if t.is_quantized or t.layout is torch.strided:
         return t[row : row + 1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _one_row(t, row)
-
-
-def _one_row(t: torch.Tensor, row: int) -> torch.Tensor:
     if t.layout is torch.sparse_coo:
         indices, values = t._indices(), t._values()
         keep = (indices[0] == row).nonzero().flatten()
         indices = indices[:, keep]
         indices[0] = 0
         shape = (1, *t.shape[1:])
-        return torch.sparse_coo_tensor(indices, _rows(values, keep), shape, is_coalesced=t.is_coalesced() or None)
+        return torch.sparse_coo_tensor(
+            indices, _rows(values, keep), shape, is_coalesced=t.is_coalesced() or None, check_invariants=False
+        )
     _, parts, _ = take_apart(t)
     outer, within, values = parts["outer"], parts["within"], parts["values"]
     if outer.ndim > 1:  # a batch of matrices
@@ -265,7 +254,9 @@ def _one_row(t: torch.Tensor, row: int) -> torch.Tensor:
         plain: torch.Tensor = t.to_sparse_coo()  # type: ignore[no-untyped-call]
         one = one_row(plain.coalesce(), row)
         return one.to_sparse(layout=t.layout) if t.layout is torch.sparse_csc else one
-    return torch.sparse_compressed_tensor(outer, within, values, (1, *t.shape[1:]), layout=t.layout)
+    return torch.sparse_compressed_tensor(
+        outer, within, values, (1, *t.shape[1:]), layout=t.layout, check_invariants=False
+    )
 
 
 def _rows(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
