@@ -303,6 +303,37 @@ def captured_or_told(debugger: SequentialDebugger, model: Net, tmp_path: Path, t
     assert any("compiled" in message for message in told())
 
 
+# ---------------------------------------------------------------- compiled while it is watched
+@pytest.mark.parametrize("how", ["torch.compile", "m.compile"])
+@pytest.mark.parametrize("kind", [Output, Gradient])
+def test_compiling_meanwhile_gives_no_graph_of_ours(
+    how: str, kind: type, watch: Any, told: Any, tmp_path: Path
+) -> None:
+    def graphs(model: nn.Module, debugger: SequentialDebugger | None) -> int:
+        backend = Backend()
+        call = compiled(model, how, backend)
+        for k in range(4):
+            if k == 2 and debugger is not None:
+                debugger.enabled = False
+            call(X).sum().backward()
+        return backend.compiled
+
+    expected = graphs(net(), None)
+    torch._dynamo.reset()
+    debugger = watch(model := net(), kind=kind)
+    more = 1 if how == "m.compile" else 0  # dynamo compiles anew when a module's hooks have changed
+    assert graphs(model, debugger) <= expected + more
+
+
+@pytest.mark.parametrize("how", ["torch.compile", "m.compile"])
+def test_what_was_compiled_meanwhile_is_captured_or_told(
+    how: str, backend: Backend, watch: Any, told: Any, tmp_path: Path
+) -> None:
+    debugger = watch(model := net())
+    assert canonical(compiled(model, how, backend)(X)) == canonical(layers_of(model, X)["b"]["output"])
+    captured_or_told(debugger, model, tmp_path, told)
+
+
 # ---------------------------------------------------------------- compiled where we cannot reach it
 def in_a_function(model: Net, backend: Backend) -> Callable[[Tensor], Tensor]:
     return torch.compile(lambda x: model(x), backend=backend)

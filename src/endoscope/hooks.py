@@ -10,15 +10,25 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import _symbolic_trace
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from endoscope.errors import EndoscopeError
 from endoscope.layers import unwrap
+
+Function = Callable[..., None]
 
 ignore = contextlib.nullcontext().__exit__
 """What a hook becomes in a copy of the model: a call that takes anything and does nothing. It is the standard
 library's, so that a model saved with it opens where Endoscope is not installed."""
+
+
+class _NotScriptable(EndoscopeError, AttributeError):
+    """So that ``getattr(hook, "__name__", None)`` still gives None."""
 
 
 class Hook:
@@ -29,14 +39,78 @@ class Hook:
         self._function = function
 
     def __call__(self, module: torch.nn.Module, *args: Any) -> None:
-        if id(module) == self._id:
+        if not _traced() and id(module) == self._id:
             self._function(module, *args)
+
+    @property
+    def __name__(self) -> str:
+        """Asked for by torch.jit.script, which compiles hooks and could not compile this one."""
+        raise _NotScriptable(
+            "torch.jit.script takes no model that is being watched; set debugger.enabled = False first"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return ignore
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _traced() -> bool:
+    """Whether this forward computes nothing: it is being compiled, exported or traced, and must not hold our calls."""
+    return (
+        torch.compiler.is_compiling()
+        or _symbolic_trace._is_fx_tracing_flag
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+class _ForAnyModule:
+    """One of torch's hooks for all modules, there while it is needed; it passes on the calls of single modules."""
+
+    def __init__(self, register: Callable[[Any], Any]) -> None:
+        self._register = register
+        self._lock = threading.Lock()
+        self._functions: dict[torch.nn.Module, tuple[Function, ...]] = {}
+        self._handle: Any = None
+
+    def __call__(self, module: torch.nn.Module, *args: Any) -> None:
+        if not _traced():
+            for function in self._functions.get(module, ()):
+                function(module, *args)
+
+    def add(self, module: torch.nn.Module, function: Function) -> _Entry:
+        with self._lock:
+            if not self._functions:
+                self._handle = self._register(self)
+            self._functions[module] = (*self._functions.get(module, ()), function)
+        return _Entry(self, module, function)
+
+    def discard(self, module: torch.nn.Module, function: Function) -> None:
+        with self._lock:
+            left = tuple(f for f in self._functions[module] if f is not function)
+            if left:
+                self._functions[module] = left
+            else:
+                del self._functions[module]
+            if not self._functions:
+                self._handle.remove()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The handle of a hidden hook."""
+
+    hook: _ForAnyModule
+    module: torch.nn.Module
+    function: Function
+
+    def remove(self) -> None:
+        self.hook.discard(self.module, self.function)
+
+
+_before_any = _ForAnyModule(register_module_forward_pre_hook)
+_after_any = _ForAnyModule(register_module_forward_hook)
 
 
 class HookSet:
@@ -57,13 +131,22 @@ class HookSet:
     def __len__(self) -> int:
         return len(self._handles)
 
-    def forward(self, module: torch.nn.Module, function: Callable[[torch.nn.Module, Any, Any], None]) -> None:
-        """Call ``function(module, input, output)`` after each forward of ``module``."""
-        self._handles.append(module.register_forward_hook(Hook(module, function)))
+    def forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
+        """Call ``function(module, input, output)`` after each forward of ``module``.
 
-    def before_forward(self, module: torch.nn.Module, function: Callable[[torch.nn.Module, Any], None]) -> None:
+        ``hidden`` leaves no hook on the module itself: some modules look for hooks and compute otherwise with them.
+        """
+        if hidden:
+            self._handles.append(_after_any.add(module, function))
+        else:
+            self._handles.append(module.register_forward_hook(Hook(module, function)))
+
+    def before_forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
         """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
-        self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
+        if hidden:
+            self._handles.append(_before_any.add(module, function))
+        else:
+            self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
 
     def run_eagerly(self, model: torch.nn.Module, tell: Callable[[], None]) -> None:
         """Make the compiled parts of ``model`` run uncompiled until `remove`; ``tell`` is called when there are any.

@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 
-FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics", "config"}
+FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics", "config", "randomness"}
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "values": {"errors"},
     "schedule": {"errors"},
     "config": {"errors"},
+    "randomness": set(),
     "tensors": {"errors", "values"},
     "layers": {"errors", "values", "tensors"},
     "statistics": {"errors", "values", "tensors", "layers"},

@@ -78,7 +78,7 @@ def state(model: nn.Module) -> dict[str, Any]:
         "flags": [m.training for m in model.modules()],
         "torch": torch.get_rng_state().tolist(),
         "random": random.getstate(),
-        "numpy": np.random.get_state()[1].tolist(),
+        "numpy": (np.random.get_state()[1].tolist(), np.random.get_state()[2]),
         "grad mode": torch.is_grad_enabled(),
         "autocast": torch.is_autocast_cache_enabled(),
         "hooks": [

@@ -1,6 +1,6 @@
-"""nn.TransformerEncoder in evaluation runs as one fused kernel, which torch gives up when hooks are on its parts.
+"""nn.TransformerEncoderLayer in evaluation is one fused kernel, which torch gives up when it finds a hook on its parts.
 
-The fused kernel gives other bits than the parts do. Without it nothing changes; with it the user is told.
+The fused kernel gives other bits than the parts do, so torch must find none of ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from endoscope import SequentialDebugger
+from endoscope import SequentialDebugger, load_debug_outputs
 
 from .conftest import Output, node
 
@@ -38,10 +38,10 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 
 @contextlib.contextmanager
-def watched(model: nn.Module, layer: str, folder: Path) -> Iterator[None]:
+def watched(model: nn.Module, layer: str, folder: Path) -> Iterator[SequentialDebugger]:
     debugger = SequentialDebugger([node("output", Output, layer_name=layer)], model, output_dir=folder)
     debugger.enabled = True
-    yield
+    yield debugger
     debugger.close()
 
 
@@ -51,18 +51,17 @@ def fused_calls(run: Callable[[], Any]) -> int:
     return sum(e.count for e in seen.key_averages() if e.key == "aten::_transformer_encoder_layer_fwd")
 
 
-@pytest.fixture
-def without_fast_path() -> Iterator[None]:
-    torch.backends.mha.set_fastpath_enabled(False)
-    yield
+@pytest.fixture(params=[True, False], ids=["fused", "in parts"])
+def fused(request: pytest.FixtureRequest) -> Iterator[bool]:
+    torch.backends.mha.set_fastpath_enabled(request.param)
+    yield request.param
     torch.backends.mha.set_fastpath_enabled(True)
 
 
-@pytest.mark.usefixtures("without_fast_path")
 @pytest.mark.parametrize("norm_first", [False, True], ids=["norm last", "norm first"])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_the_same_bits(layer: str, mode: Any, norm_first: bool, folder: Path) -> None:
+def test_the_same_bits(layer: str, mode: Any, norm_first: bool, fused: bool, folder: Path) -> None:
     model, (x, mask) = encoder(norm_first=norm_first), inputs()
     with mode():
         expected = model(x, src_key_padding_mask=mask)
@@ -71,27 +70,66 @@ def test_the_same_bits(layer: str, mode: Any, norm_first: bool, folder: Path) ->
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("layer", ["*", "layers.0", "layers.1.linear2"])
-def test_the_user_is_told_once(layer: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_twin_a_hook_of_another_kind_changes_bits() -> None:
+    model, (x, mask) = encoder(norm_first=True), inputs()
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=mask)
+        model.layers[0].linear1.register_forward_hook(lambda m, i, o: None)
+        assert not torch.equal(model(x, src_key_padding_mask=mask), expected)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_fused_kernel_runs(layer: str, folder: Path) -> None:
     model, (x, _) = encoder(), inputs()
     with torch.no_grad():
-        assert fused_calls(lambda: model(x)) == 2
         with watched(model, layer, folder):
-            assert fused_calls(lambda: model(x)) < 2  # torch's own choice, which no hook can change
-    told = [r.getMessage() for r in caplog.records if "fused kernel" in r.getMessage()]
-    assert len(told) == 1
+            assert fused_calls(lambda: model(x)) == 2
+        assert fused_calls(lambda: model(x)) == 2
 
 
-@pytest.mark.usefixtures("without_fast_path")
-def test_twin_nothing_is_told_where_nothing_changes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with watched(encoder(), "*", folder):
-        pass
+def test_the_output_of_a_fused_layer_is_captured(folder: Path) -> None:
+    model, (x, _) = encoder(), inputs()
+    with torch.no_grad(), watched(model, "layers.*", folder) as debugger:
+        seen = debugger({"outputs": model(x), "meta_info": {"idx": [*range(7)]}}, model)
+        assert torch.equal(seen["output/layers.1"]["output"], model.layers[1](model.layers[0](x)))
+
+
+def test_a_layer_that_is_itself_the_model(folder: Path) -> None:
+    model, (x, _) = encoder().layers[0], inputs()
+    with torch.no_grad():
+        expected = model(x)
+        with watched(model, "", folder) as debugger:
+            for idx in range(2):
+                seen = debugger({"outputs": model(x[:1]), "meta_info": {"idx": idx}}, model)
+            assert torch.equal(seen["output"]["output"], expected[:1])
+    assert load_debug_outputs(folder).notes(1) == {}
+
+
+def test_a_part_that_the_kernel_left_out_says_so_and_is_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, (x, _) = encoder(), inputs()
+    with torch.no_grad(), watched(model, "layers.1.linear2", folder) as debugger:
+        for idx in range(3):
+            assert debugger({"outputs": model(x[:1]), "meta_info": {"idx": idx}}, model) == {}
+    assert "set_fastpath_enabled(False)" in load_debug_outputs(folder).notes(2)["absent"]["output"]
+    assert len([r for r in caplog.records if "fused kernel" in r.getMessage()]) == 1
+
+
+def test_a_part_is_captured_when_layers_run_in_parts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, (x, _) = encoder().train(), inputs()
+    with watched(model, "layers.1.linear2", folder) as debugger:
+        seen = debugger({"outputs": model(x), "meta_info": {"idx": [*range(7)]}}, model)
+    assert seen["output"]["output"].shape == (7, 33, 64)
     assert not caplog.records
 
 
-def test_the_fused_kernel_is_back_afterwards(folder: Path) -> None:
+def test_two_debuggers_on_one_layer(folder: Path) -> None:
     model, (x, _) = encoder(), inputs()
-    with torch.no_grad():
-        with watched(model, "*", folder):
-            pass
-        assert fused_calls(lambda: model(x)) == 2
+    with torch.no_grad(), watched(model, "layers.1", folder / "a") as one:
+        with watched(model, "layers.1", folder / "b") as other:
+            datapoint = {"outputs": model(x), "meta_info": {"idx": [*range(7)]}}
+            assert torch.equal(other(datapoint, model)["output"]["output"], datapoint["outputs"])
+        assert torch.equal(one(datapoint, model)["output"]["output"], datapoint["outputs"])
+    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._global_forward_pre_hooks

@@ -6,6 +6,7 @@ one thread, so that several threads may call the model at once. Nothing of an ea
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +25,17 @@ from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
 
 Hooked = ForwardDebugger | BackwardDebugger
 
+MAX_CALLS_OF_A_PART = 1000
+"""How many calls ``calls="all"`` keeps of a layer that is called without the model: there is no forward to end them."""
+
 
 class Window:
     """One forward: by debugger, the captures of each call, how many calls there were, and what went wrong."""
 
-    __slots__ = ("calls", "captures", "closed", "failures", "handles", "reasons")
+    __slots__ = ("calls", "captures", "closed", "failures", "forwards", "handles", "reasons")
 
-    def __init__(self) -> None:
+    def __init__(self, forwards: int) -> None:
+        self.forwards = forwards  # of the model since the last datapoint; 0 where only a part of it was called
         self.captures: dict[str, dict[int, Snapshot]] = {}
         self.calls: dict[str, int] = {}
         self.failures: dict[str, str] = {}
@@ -59,7 +64,8 @@ class Captures:
         self._guard = guard
         self._hooks = HookSet()
         self._thread = _Thread()
-        self._forwards = 0
+        self._model_called = False
+        self._around: dict[str, torch.nn.Module] = {}
 
     def attach(self, tell_compiled: Callable[[], None]) -> None:
         """Register the hooks. ``tell_compiled`` is called when compiled parts of the model run uncompiled meanwhile."""
@@ -75,21 +81,21 @@ class Captures:
         by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
         for name, debugger in self._debuggers.items():  # looked up now: the user may have exchanged a layer
             by_layer.setdefault(get_layer_by_name(self._model, debugger.layer_name), []).append((name, debugger))
-        self._hooks.before_forward(unwrap(self._model), self._begin)
+        root = unwrap(self._model)
+        fused = _fused(root)
+        self._around = {
+            name: fused[layer]
+            for layer, ds in by_layer.items()
+            if fused.get(layer, layer) is not layer
+            for name, _ in ds
+        }
+        self._hooks.before_forward(root, self._begin, hidden=root in fused)
         for layer, debuggers in by_layer.items():
             try:
-                self._hooks.forward(layer, partial(self._seen, tuple(debuggers)))
+                self._hooks.forward(layer, partial(self._seen, tuple(debuggers)), hidden=layer in fused)
             except RuntimeError as e:
                 raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
         self._hooks.run_eagerly(self._model, tell_compiled)
-
-    @property
-    def leaves_fast_path(self) -> bool:
-        """Whether a hook makes torch give up the fused kernel of an evaluated ``nn.TransformerEncoderLayer``."""
-        if not torch.backends.mha.get_fastpath_enabled():
-            return False
-        fused = [m for m in self._model.modules() if isinstance(m, torch.nn.TransformerEncoderLayer)]
-        return any(m._forward_hooks or m._forward_pre_hooks for layer in fused for m in layer.modules())
 
     def remove(self) -> None:
         """Remove the hooks and forget what was seen on this thread."""
@@ -112,10 +118,13 @@ class Captures:
             self._thread.paused = before
 
     def _begin(self, module: torch.nn.Module, input: Any) -> None:
-        if not self._thread.paused and not _in_backward():  # not where checkpointing computes a forward again
-            self._forget()
-            self._thread.window = Window()
-            self._forwards += 1
+        if self._thread.paused or _in_backward():  # where checkpointing computes a forward again
+            return
+        if _calls_itself(module):
+            return
+        before = self._forget()
+        self._thread.window = Window(1 if before is None else before.forwards + 1)
+        self._model_called = True
 
     def _seen(self, debuggers: Sequence[tuple[str, Hooked]], module: torch.nn.Module, input: Any, output: Any) -> None:
         thread = self._thread
@@ -126,7 +135,7 @@ class Captures:
         if window is None or window.closed:
             if again:
                 return
-            window = thread.window = Window()  # the user called a part of the model by itself
+            window = thread.window = Window(0)  # the user called a part of the model by itself
         for name, debugger in debuggers:
             call = window.calls.get(name, 0)
             if not again:
@@ -146,7 +155,10 @@ class Captures:
         elif result.value is None:
             window.reasons[name] = "the debugger returned nothing"
         elif debugger.calls == "all":
-            window.captures.setdefault(name, {})[call] = result
+            captures = window.captures.setdefault(name, {})
+            captures[call] = result
+            if not window.forwards and len(captures) > MAX_CALLS_OF_A_PART:
+                del captures[min(captures)]
         else:
             before = window.captures.get(name)
             if before is None or call >= max(before):  # backward visits the calls last to first
@@ -167,19 +179,21 @@ class Captures:
 
         if isinstance(output, torch.Tensor):
             # arrived returns None: the gradient passes unchanged
-            window.handles.append(output.register_hook(arrived))  # type: ignore[no-untyped-call]
+            window.handles.append(output.register_hook(_unsaved(arrived)))  # type: ignore[no-untyped-call]
             return
         ids = {id(t): k for k, t in enumerate(tensors)}
         places = apply_tensor_op(lambda t: _Place(ids.get(id(t))), output)
         hook = torch.autograd.graph.register_multi_grad_hook(tensors, lambda grads: arrived(_fill(places, grads)))
         window.handles.append(hook)
+        for tensor in tensors:
+            _unsaved(next(reversed((tensor._backward_hooks or {}).values())))
 
     def take(self) -> tuple[dict[str, Snapshot], dict[str, dict[str, Any]]]:
         """What this thread's last forward gave, and the notes: absent (with the reason), failures, calls."""
         window = self._forget()
         if window is None:
-            unseen = _NOT_CALLED if self._forwards else _NEVER_CALLED
-            window = Window()
+            unseen = _NOT_CALLED if self._model_called else _NEVER_CALLED
+            window = Window(0)
         else:
             unseen = _NOT_RUN if window.calls else _NONE_RAN
         outputs = {
@@ -189,15 +203,25 @@ class Captures:
         }
         notes: dict[str, dict[str, Any]] = {}
         absent = {
-            n: self._guard.muted(n) or window.reasons.get(n, unseen)
+            n: self._guard.muted(n) or window.reasons.get(n) or (FUSED if self._fused(n, window) else unseen)
             for n in self._debuggers
             if n not in outputs and n not in window.failures
         }
         calls = {n: c for n, c in window.calls.items() if c > 1}
-        for kind, found in (("absent", absent), ("failures", window.failures), ("calls", calls)):
+        forwards = {"model": window.forwards} if window.forwards > 1 else {}  # of which the last is kept
+        for kind, found in (
+            ("absent", absent), ("failures", window.failures), ("calls", calls), ("forwards", forwards)
+        ):  # fmt: skip
             if found:
                 notes[kind] = found
         return outputs, notes
+
+    def _fused(self, name: str, window: Window) -> bool:
+        """Whether it was torch's fused kernel that left a layer out of this forward."""
+        around = self._around.get(name)
+        if around is None or around.training or not window.forwards:
+            return False
+        return torch.backends.mha.get_fastpath_enabled()
 
     def nothing_ran(self, notes: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether no watched layer was seen at all: most likely no hook could fire."""
@@ -210,6 +234,10 @@ _NONE_RAN = "no watched layer ran in this forward (on this thread; compiled code
 _NOT_CALLED = "the model was not called since the last datapoint (on this thread, outside compiled functions)"
 _NEVER_CALLED = (
     "no hook has fired: the model was not called, or was compiled inside a function before the debugger was enabled"
+)
+FUSED = (
+    "torch computed the nn.TransformerEncoderLayer around it in one fused kernel, without calling this layer; "
+    "torch.backends.mha.set_fastpath_enabled(False) makes it call its layers, and can change last bits of its output"
 )
 _UNSEEN = (_NONE_RAN, _NOT_CALLED, _NEVER_CALLED)
 
@@ -238,6 +266,39 @@ def _joined(captures: dict[int, Snapshot], *, all_calls: bool) -> Snapshot:
     if not all_calls:
         return next(iter(captures.values()))
     return Snapshot.joined([captures[k] for k in sorted(captures)])
+
+
+def _fused(root: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Module]:
+    """The modules that torch may compute in one fused kernel, each with the layer that does so. It does not where one
+    of them has a hook, which is why ours must not be found there."""
+    found: dict[torch.nn.Module, torch.nn.Module] = {}
+    for layer in root.modules():
+        if isinstance(layer, torch.nn.TransformerEncoderLayer):
+            parts = list(layer.modules())
+            if not any(m._forward_hooks or m._forward_pre_hooks for m in parts):
+                found.update(dict.fromkeys(parts, layer))
+    return found
+
+
+def _unsaved(hook: Any) -> Any:
+    """Let ``torch.save`` of the tensor pass over this hook without a warning."""
+    hook.__torch_unserializable__ = True
+    return hook
+
+
+def _calls_itself(module: torch.nn.Module) -> bool:
+    """Whether this call of a module was made inside another call of it. Asked of the stack, which an exception or an
+    interrupt leaves in order, as it would not leave a counter."""
+    calls = 0
+    frame = sys._getframe(1)
+    while frame is not None and calls < 2:
+        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+            calls += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return calls > 1
+
+
+_CALL = torch.nn.Module._call_impl.__code__
 
 
 def _in_backward() -> bool:

@@ -87,9 +87,9 @@ class GradCAM:
             torch.set_grad_enabled(True)
             return _replace(output, found, leaf.clone())
 
-        with undisturbed(self.model, run_hooks=self.run_hooks) as isolation:
-            isolation.add_forward_hook(self.layer, begin_graph)
-            output = _call(self.model, _usable(input))
+        with undisturbed(self.model, run_hooks=self.run_hooks) as twin:
+            twin.add_forward_hook(self.layer, begin_graph)
+            output = _call(twin.model, _usable(input))
             if leaf is None:
                 raise EndoscopeError(f"layer {self.layer_name!r} did not run in this forward; choose one that does")
             scores = _by_class(_scores(output), len(leaf) if leaf.ndim else 1, self.layer_name)

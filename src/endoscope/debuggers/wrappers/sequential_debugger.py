@@ -16,7 +16,7 @@ import torch
 from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
-from endoscope.debuggers.captures import Captures
+from endoscope.debuggers.captures import FUSED, Captures
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
@@ -137,11 +137,6 @@ class SequentialDebugger(BaseDebugger):
         told = weakref.WeakMethod(self._tell_compiled)  # the hooks must not keep a dropped debugger alive
         self._captures.attach(lambda: (tell := told()) and tell())
         self._enabled = True
-        if self._captures.leaves_fast_path:
-            self._tell(
-                "hooks inside nn.TransformerEncoderLayer: in evaluation torch then leaves its fused kernel, and "
-                "outputs can differ in their last bits; torch.backends.mha.set_fastpath_enabled(False) avoids it"
-            )
 
     def _tell_compiled(self) -> None:
         self._tell(
@@ -173,6 +168,8 @@ class SequentialDebugger(BaseDebugger):
                 "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
                 "that was compiled inside a function or a method calls no hooks"
             )
+        if FUSED in notes.get("absent", {}).values():
+            self._tell(f"a watched layer was left out: {FUSED}")
         self._store.put(idx, seen, notes)
         return handed_out(seen)
 

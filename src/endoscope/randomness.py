@@ -1,0 +1,97 @@
+"""Random numbers: what runs inside `random_kept` leaves the user's generators as they were.
+
+A generator belongs to all threads of a process. While others are alive it is not simply put back, because then what
+another thread drew in the meantime would be drawn again: this thread draws from states of its own instead.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+OUR_THREADS = "endoscope-"
+"""How the names of our own threads begin; none of them draws."""
+
+
+class random_kept:  # used like torch.no_grad
+    """Torch's generators are afterwards as before; with ``python`` also those of ``random`` and ``numpy.random``.
+
+    >>> before = torch.get_rng_state()
+    >>> with random_kept():
+    ...     _ = torch.rand(3)
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+
+    def __init__(self, *, python: bool = False) -> None:
+        self._python = python
+
+    def __enter__(self) -> None:
+        self._before = _States()
+        self._others = (random.getstate(), np.random.get_state()) if self._python else None
+        self._apart = None if _alone() else _DrawnApart(self._before)
+        if self._apart is not None:
+            self._apart.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        if self._apart is not None:
+            self._apart.__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._apart is None or self._apart.seeded:
+            self._before.put_back()
+        if self._others is not None:
+            random.setstate(self._others[0])
+            np.random.set_state(self._others[1])
+
+
+class _States:
+    """The present states of torch's generators."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.default_generator.get_state()
+        self._cuda = torch.cuda.get_rng_state_all() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def put_back(self) -> None:
+        torch.default_generator.set_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """This thread's draws come from states of its own; those of the generators are exchanged for as long as a draw."""
+
+    def __init__(self, mine: _States) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mine = mine
+        self._seed = torch.initial_seed()
+
+    @property
+    def seeded(self) -> bool:
+        return torch.initial_seed() != self._seed
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in function.tags or kwargs.get("generator") is not None:
+            return function(*args, **kwargs)
+        theirs = _States()
+        self._mine.put_back()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._mine = _States()
+            theirs.put_back()
+
+
+def _alone() -> bool:
+    """Whether no other thread that could draw is alive."""
+    if threading.active_count() == 1:
+        return True
+    here = threading.current_thread()
+    return all(t is here or t.name.startswith(OUR_THREADS) for t in threading.enumerate())

@@ -1,0 +1,112 @@
+"""Generators are left as they were, and nothing that another thread draws meanwhile is drawn twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from endoscope.randomness import OUR_THREADS, random_kept
+
+
+def nothing() -> None:
+    torch.ones(3).mean()
+
+
+def uniform() -> None:
+    torch.rand(5)
+
+
+def dropout() -> None:
+    torch.nn.functional.dropout(torch.ones(9), 0.5, training=True)
+
+
+def seeding() -> None:
+    torch.manual_seed(99)
+
+
+ACTIONS = [nothing, uniform, dropout, seeding]
+
+
+@contextmanager
+def another_thread(name: str) -> Iterator[None]:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, name=name)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("thread", ["user's", OUR_THREADS + "writer"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_stream_goes_on_as_if_nothing_had_been_drawn(action: Callable[[], None], thread: str) -> None:
+    torch.manual_seed(3)
+    torch.rand(2)
+    before = torch.get_rng_state()
+    with another_thread(thread), random_kept():
+        action()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_draws_inside_differ_from_each_other_and_not_from_those_of_one_thread() -> None:
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        with random_kept():
+            return [torch.rand(3), torch.rand(3)]
+
+    alone = drawn()
+    with another_thread("user's"):
+        beside = drawn()
+    assert not torch.equal(alone[0], alone[1])
+    assert all(map(torch.equal, alone, beside))
+
+
+@pytest.mark.parametrize("action", [nothing, uniform, dropout])
+def test_draws_of_another_thread_are_not_undone(action: Callable[[], None]) -> None:
+    inside, drawn = threading.Event(), threading.Event()
+    found: list[torch.Tensor] = []
+
+    def draw() -> None:
+        inside.wait(10)
+        found.append(torch.rand(4))
+        drawn.set()
+
+    torch.manual_seed(0)
+    expected = [torch.rand(4), torch.rand(4)]
+    torch.manual_seed(0)
+    thread = threading.Thread(target=draw)
+    thread.start()
+    with random_kept():
+        action()
+        inside.set()
+        assert drawn.wait(10)
+        action()
+    thread.join()
+    found.append(torch.rand(4))
+    assert all(map(torch.equal, found, expected))
+
+
+def test_an_own_generator_is_the_users_affair() -> None:
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    with another_thread("user's"), random_kept():
+        torch.rand(3, generator=generator)
+    assert not torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize(("draw", "state"), [(random.random, random.getstate), (np.random.rand, np.random.get_state)])
+def test_python_and_numpy_when_asked(draw: Callable[[], Any], state: Callable[[], Any]) -> None:
+    before = repr(state())
+    with random_kept(python=True):
+        draw()
+    assert repr(state()) == before
+    with random_kept():
+        draw()
+    assert repr(state()) != before
