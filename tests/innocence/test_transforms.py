@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from endoscope import EndoscopeError, SequentialDebugger, load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.debuggers.captures import MAX_CALLS_OF_A_PART
+from endoscope.errors import ConfigError
 
 from .conftest import Gradient, Output, node
 
@@ -111,6 +112,13 @@ def test_scripting_says_what_to_do(watched: Any) -> None:
         torch.jit.script(model)
     debugger.enabled = False
     assert torch.equal(torch.jit.script(model)(X), model(X))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [traced, torch.jit.script])
+def test_a_scripted_model_is_refused_at_construction(make: Any, watched: Any) -> None:
+    with pytest.raises(ConfigError, match="was made from"):
+        watched(make(net()))
 
 
 def test_compiling_a_whole_graph_meanwhile(watched: Any) -> None:

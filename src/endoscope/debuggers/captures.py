@@ -59,6 +59,11 @@ class Captures:
     """Attaches the debuggers of a model's layers, and collects what they return."""
 
     def __init__(self, model: torch.nn.Module, debuggers: Mapping[str, Hooked], guard: Guard) -> None:
+        if debuggers and isinstance(unwrap(model), torch.jit.ScriptModule):
+            raise ConfigError(
+                f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; give the nn.Module that it "
+                "was made from"
+            )
         self._model = model
         self._debuggers = debuggers
         self._guard = guard
