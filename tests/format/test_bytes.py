@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import os
 from pathlib import Path
@@ -73,6 +75,23 @@ def test_the_lines_to_the_byte(tmp_path: Path) -> None:
             ],
         )
     )
+
+
+def test_the_catalogue_to_the_byte(tmp_path: Path) -> None:
+    small(tmp_path)
+    start = data_start(tmp_path)
+    ends = [*itertools.accumulate(map(len, (tmp_path / "page_0.jsonl").read_bytes().splitlines(keepends=True)))]
+    assert (tmp_path / "catalogue.jsonl").read_bytes() == seal(
+        f'{{"catalogue":1,"pages":[["page_0",0,{start},{ends[0]},2]],"indices":"{int64(7, 8, 9)}",'
+        f'"ends":"{int64(ends[1], ends[2])}","counts":"{int64(1, 2)}"'
+    )
+    write(tmp_path / "singles", [(7, {"x": 1}), (9, {"x": 2})])
+    line = json.loads((tmp_path / "singles" / "catalogue.jsonl").read_bytes())
+    assert list(line) == ["catalogue", "pages", "indices", "ends", "line"]  # no counts: all are 1
+
+
+def int64(*values: int) -> str:
+    return base64.b64encode(b"".join(v.to_bytes(8, "little", signed=True) for v in values)).decode()
 
 
 def test_the_checksums_are_those_of_the_bytes() -> None:

@@ -549,10 +549,16 @@ def ints(*values: int) -> str:
 
 
 def catalogue(**members: Any) -> bytes:
-    """A valid catalogue line for page_0 of `one_record`, with members replaced."""
-    start, end = len(first_line()), len(first_line()) + len(ONE)
-    healthy = {"catalogue": 1, "pages": [["page_0", 0]], "indices": ints(0), "counts": ints(1), "starts": ints(start)}
-    return sealed({**healthy, "ends": ints(end), "page": ints(0), **members})
+    """A valid catalogue line for page_0 with the record `ONE`, with members replaced."""
+    healthy = {"catalogue": 1, "pages": pages(), "indices": ints(0), "ends": ints(len(first_line()) + len(ONE))}
+    return sealed({**healthy, **members})
+
+
+def pages(
+    name: Any = "page_0", dropped: Any = 0, data_start: Any = DATA_START, start: Any = None, records: Any = 1
+) -> Any:
+    """What a catalogue says of one page."""
+    return [[name, dropped, data_start, len(first_line()) if start is None else start, records]]
 
 
 ONE = record({"x": {"value": 1}})
@@ -560,42 +566,50 @@ TWO = record({"x": {"value": 2}}, idx=1)
 HUGE = 1 << 62
 
 CATALOGUES: dict[str, bytes] = {
-    "another folder": catalogue(pages=[["../other/page_0", 0]]),
-    "an absolute path": catalogue(pages=[["/etc/passwd", 0]]),
-    "another file": catalogue(pages=[["model", 0]]),
-    "a page that is not there": catalogue(pages=[["page_3", 0]]),
-    "a page number of 5000 digits": catalogue(pages=[["page_" + "9" * 5000, 0]]),
-    "a rank of 5000 digits": catalogue(pages=[["page_0_rank_" + "9" * 5000, 0]]),
-    "a page name with a null": catalogue(pages=[["page_0\0", 0]]),
+    "another folder": catalogue(pages=pages("../other/page_0")),
+    "an absolute path": catalogue(pages=pages("/etc/passwd")),
+    "another file": catalogue(pages=pages("model")),
+    "a page that is not there": catalogue(pages=pages("page_3")),
+    "a page number of 5000 digits": catalogue(pages=pages("page_" + "9" * 5000)),
+    "a rank of 5000 digits": catalogue(pages=pages("page_0_rank_" + "9" * 5000)),
+    "a page name with a null": catalogue(pages=pages("page_0\0")),
     "no pages": catalogue(pages=[]),
-    "no pages and no records": catalogue(pages=[], indices="", counts="", starts="", ends="", page=""),
+    "no pages and no records": catalogue(pages=[], indices="", ends=""),
     **{
         f"pages {p!r}": catalogue(pages=p)
-        for p in (None, 1, "ab", ["ab"], [[]], [["page_0"]], [[0, "page_0"]], {"page_0": 0}, [["page_0", -1]])
+        for p in (None, 1, "ab", ["ab"], [[]], [["page_0"]], [["page_0", 0]], {"page_0": 0}, pages(0))
     },
-    "datapoints of no record": catalogue(indices=ints(0, 1), counts="", starts="", ends="", page=""),
-    "one datapoint of no record": catalogue(indices=ints(0), counts="", starts="", ends="", page=""),
+    **{
+        f"{member} {n!r}": catalogue(pages=pages(**{member: n}))
+        for member in ("dropped", "data_start", "start", "records")
+        for n in (None, "1", 1.0, True, -1, HUGE - 1, HUGE, 10**30, [])
+    },
+    "datapoints of no record": catalogue(pages=pages(records=0), indices=ints(0, 1), ends=""),
+    "one datapoint of no record": catalogue(pages=pages(records=0), ends=""),
     "records of no datapoint": catalogue(indices="", counts=ints(0)),
+    "records of no datapoint, uncounted": catalogue(indices=""),
+    "two datapoints of one record, uncounted": catalogue(indices=ints(0, 1)),
     "a negative count": catalogue(counts=ints(-1)),
+    "more counts than records": catalogue(indices=ints(0, 1), counts=ints(1, 1)),
     "counts that overflow": catalogue(
-        indices=ints(*range(8)),
-        counts=ints(HUGE, HUGE, HUGE, HUGE + 8),
-        starts=ints(0, 1, 2, 3),
-        ends=ints(1, 2, 3, 4),
-        page=ints(0, 0, 0, 0),
+        pages=pages(records=4), indices=ints(*range(8)), counts=ints(HUGE, HUGE, HUGE, HUGE + 8), ends=ints(1, 2, 3, 4)
     ),
-    "offsets beyond the file": catalogue(starts=ints(HUGE), ends=ints(HUGE + 100)),
-    "a line of 2**62 bytes": catalogue(starts=ints(0), ends=ints(HUGE)),
-    "a negative offset": catalogue(starts=ints(-1)),
-    "an end before the start": catalogue(starts=ints(100), ends=ints(50)),
+    "offsets beyond the file": catalogue(pages=pages(start=HUGE - 100), ends=ints(HUGE)),
+    "a line of 2**62 bytes": catalogue(pages=pages(start=0), ends=ints(HUGE)),
+    "a negative end": catalogue(ends=ints(-1)),
+    "a negative start": catalogue(pages=pages(records=2), indices=ints(1, 0), ends=ints(-100, -50)),
+    "an end before the start": catalogue(pages=pages(start=100), ends=ints(50)),
+    "an end before the one before": catalogue(pages=pages(records=2), indices=ints(1, 0), ends=ints(300, 200)),
+    "an end right at the start": catalogue(ends=ints(len(first_line()))),
+    "an empty line": catalogue(ends=ints(len(first_line()) + 1)),
+    "the smallest end": catalogue(ends=ints(-(1 << 63))),
     "offsets of another record": catalogue(
-        starts=ints(len(first_line()) + len(ONE)), ends=ints(len(first_line()) + len(ONE) + len(TWO))
+        pages=pages(start=len(first_line()) + len(ONE)), ends=ints(len(first_line()) + len(ONE) + len(TWO))
     ),
     "an index of another record": catalogue(indices=ints(77)),
-    "offsets inside a record": catalogue(starts=ints(len(first_line()) + 5)),
-    "offsets of the first line": catalogue(starts=ints(0), ends=ints(len(first_line()))),
-    "a page beyond the pages": catalogue(page=ints(1)),
-    "a negative page": catalogue(page=ints(-1)),
+    "offsets inside a record": catalogue(pages=pages(start=len(first_line()) + 5)),
+    "offsets of the first line": catalogue(pages=pages(start=0), ends=ints(len(first_line()))),
+    "more records in pages than ends": catalogue(pages=pages() + pages("page_7")),
     "arrays of odd lengths": catalogue(indices=b64(b"abc")),
     "arrays that are no base64": catalogue(indices="????"),
     **{f"arrays {a!r}": catalogue(indices=a) for a in (None, 1, [0], {})},

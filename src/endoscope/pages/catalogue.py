@@ -7,7 +7,6 @@ place. It is a cache: what it does not cover is found by reading the pages' line
 from __future__ import annotations
 
 import base64
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 from endoscope.errors import PageFormatError
 from endoscope.pages import format
 
-_ARRAYS = ("indices", "counts", "starts", "ends", "page")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -32,6 +30,8 @@ class PageInfo:
     name: str
     dropped: int = 0
     closed: bool = True
+    data_start: int = 0
+    """Where its tensors begin; 0 when that is still to be read from its first line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ def merge(parts: Sequence[Index]) -> Index:
     for part in parts:
         numbers.append(part.page + len(pages))
         pages += part.pages
-    i, c, s, e = (np.concatenate([_none(), *(getattr(p, k) for p in parts)]) for k in _ARRAYS[:-1])
+    arrays = ("indices", "counts", "starts", "ends")
+    i, c, s, e = (np.concatenate([_none(), *(getattr(p, k) for p in parts)]) for k in arrays)
     return Index(tuple(pages), i, c, s, e, np.concatenate([_none(), *numbers]))
 
 
@@ -110,47 +111,70 @@ def merged(parts: Sequence[Index]) -> list[Index]:
 
 
 def encode(index: Index) -> bytes:
-    arrays = {k: base64.b64encode(getattr(index, k).astype("<i8").tobytes()).decode() for k in _ARRAYS}
-    pages = [[p.name, p.dropped] for p in index.pages]
-    return format.sealed({"catalogue": format.VERSION, "pages": pages, **arrays})
+    """One line. In each page a record's line must begin where the one before it ends, as a writer leaves them."""
+    pages, first = [], 0
+    records = np.bincount(index.page, minlength=len(index.pages)).tolist()
+    for info, count in zip(index.pages, records, strict=True):
+        pages.append([info.name, info.dropped, info.data_start, int(index.starts[first]) if count else 0, count])
+        first += count
+    members = {"catalogue": format.VERSION, "pages": pages, "indices": _text(index.indices), "ends": _text(index.ends)}
+    if len(index.indices) != len(index):
+        members["counts"] = _text(index.counts)
+    return format.sealed(members)
+
+
+def _text(array: Ints) -> str:
+    return base64.b64encode(array.astype("<i8").tobytes()).decode()
+
+
+def _array(text: str) -> Ints:
+    return np.frombuffer(base64.b64decode(text, validate=True), "<i8")
 
 
 def decode_all(lines: Iterable[bytes]) -> list[Index]:
     """Every whole line of a catalogue; damaged ones are left out."""
     found = []
     for line in filter(None, lines):
-        with contextlib.suppress(PageFormatError):
+        try:
             found.append(decode(line))
+        except PageFormatError:
+            continue
     return found
 
 
 def decode(line: bytes) -> Index:
-    """Raises `PageFormatError` for anything that `encode` would not have written."""
+    """Raises `PageFormatError` for anything that `encode` would not have written.
+
+    Offsets are the exception: each is checked when its line is read.
+    """
     members = format.unseal(line)
     if members.get("catalogue") != format.VERSION:
         raise PageFormatError("catalogue of another version")
     try:
-        arrays = [np.frombuffer(base64.b64decode(members[k], validate=True), "<i8") for k in _ARRAYS]
-        pages = tuple(PageInfo(name, dropped) for name, dropped in members["pages"])
+        indices, ends = _array(members["indices"]), _array(members["ends"])
+        counts = _array(members["counts"]) if "counts" in members else None
+        listed = [(name, numbers) for name, *numbers in members["pages"]]
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
-    index = Index(pages, *arrays)
-    sized = len(index.counts) == len(index.starts) == len(index.ends) == len(index.page)
-    named = all(type(p.name) is str and type(p.dropped) is int for p in pages)
-    if not (sized and named and _counts_fit(index)):
+    pages: list[PageInfo] = []
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1]
+    page = np.empty_like(ends)
+    at = 0
+    for name, numbers in listed:
+        if type(name) is not str or len(numbers) != 4 or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
+            raise PageFormatError("catalogue line whose pages are malformed")
+        dropped, data_start, start, records = numbers
+        starts[at : at + 1] = start
+        page[at : at + records] = len(pages)
+        pages.append(PageInfo(name, dropped, data_start=data_start))
+        at += records
+    if at != len(ends) or not _counts_fit(counts, at, len(indices)):
         raise PageFormatError("catalogue line whose arrays do not fit together")
-    return index
+    return Index(tuple(pages), indices, np.ones(at, np.int64) if counts is None else counts, starts, ends, page)
 
 
-def _counts_fit(index: Index) -> bool:
-    if not len(index):
-        return not len(index.indices)
-    return bool(
-        index.counts.min() > 0
-        and index.counts.max() <= len(index.indices) == index.counts.sum()
-        and index.starts.min() >= 0
-        and (index.starts < index.ends).all()
-        and index.page.min() >= 0
-        and index.page.max() < len(index.pages)
-        and (np.diff(index.page) >= 0).all()
-    )
+def _counts_fit(counts: Ints | None, records: int, datapoints: int) -> bool:
+    if counts is None or not records:
+        return records == datapoints
+    return bool(len(counts) == records and counts.min() > 0 and counts.max() <= datapoints == counts.sum())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,31 +23,39 @@ class Listing:
 
     pages: dict[str, None]
     catalogues: list[str]
+    pickles: list[str]
 
 
-def list_folder(folder: Path) -> Listing:
-    pages: dict[str, None] = {}
-    catalogues = []
-    for name in sorted(os.listdir(folder), key=page.order):
-        parsed = page.parse_name(name)
-        if parsed is not None and parsed[2] == "catalogue":
-            catalogues.append(name)
-        elif parsed is not None and parsed[2] != "pkl":
-            pages[name.rpartition(".")[0]] = None
-    return Listing(pages, catalogues)
+def list_folder(folder: str) -> Listing:
+    return sort_names(os.listdir(folder))
 
 
-def open_file(path: Path) -> int:
+def sort_names(names: Iterable[str]) -> Listing:
+    """Which of the names are those of pages' files, and in which order they are read."""
+    there = Listing({}, [], [])
+    found = {name: parsed for name in names if (parsed := page.parse_name(name)) is not None}
+    for name in sorted(found, key=lambda name: page.order(found[name])):
+        kind = found[name][2]
+        if kind == "catalogue":
+            there.catalogues.append(name)
+        elif kind == "pkl":
+            there.pickles.append(name)
+        else:
+            there.pages[name.rpartition(".")[0]] = None
+    return there
+
+
+def open_file(folder: str, name: str) -> int:
     """Open a regular file for reading; a link, a pipe or a device in its place is refused."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise PageFormatError(f"{path.name} is missing") from None
+        raise PageFormatError(f"{name} is missing") from None
     except OSError as e:
-        raise PageFormatError(f"{path.name} cannot be opened: {e.strerror}; links are not followed") from None
+        raise PageFormatError(f"{name} cannot be opened: {e.strerror}; links are not followed") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise PageFormatError(f"{path.name} is not a regular file")
+        raise PageFormatError(f"{name} is not a regular file")
     return fd
 
 
@@ -76,18 +84,18 @@ def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
 class PageFiles:
     """The two files of one page, opened when first needed."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: str, name: str, *, data_start: int = 0) -> None:
         self.folder = folder
         self.name = name
+        self.data_start = data_start
         self._text = self._data = -1
-        self.data_start = 0
 
     @property
     def text(self) -> int:
         if self._text < 0:
-            fd = open_file(self.folder / f"{self.name}.jsonl")
+            fd = open_file(self.folder, f"{self.name}.jsonl")
             try:
-                self.data_start = self._check_first_line(fd)
+                self.data_start = self.data_start or self._check_first_line(fd)
             except BaseException:
                 os.close(fd)
                 raise
@@ -97,7 +105,7 @@ class PageFiles:
     @property
     def data(self) -> int:
         if self._data < 0:
-            self._data = open_file(self.folder / f"{self.name}.safetensors")
+            self._data = open_file(self.folder, f"{self.name}.safetensors")
         return self._data
 
     def _check_first_line(self, fd: int) -> int:
@@ -116,9 +124,11 @@ class PageFiles:
 
     def line(self, start: int, end: int) -> bytes:
         """One line, without its newline."""
-        if not 0 < end - start <= format.MAX_LINE:
-            raise PageFormatError(f"line of {end - start} bytes")
-        return read_at(self.text, start, end - start - 1).tobytes()
+        size = end - start - 1
+        if start < 0 or not 0 <= size < format.MAX_LINE:
+            raise PageFormatError(f"line of {size} bytes at {start}")
+        line = os.pread(self.text, size, start)
+        return line if len(line) == size else read_at(self.text, start, size).tobytes()
 
     def close(self) -> None:
         for fd in (self._text, self._data):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,16 +41,16 @@ class Dtype:
     torch: torch.dtype
     safetensors: str
     extra: tuple[int, ...] = ()
-    numpy: bool = True
+    numpy: np.dtype[Any] | None = None
 
 
 def _dtypes() -> dict[str, Dtype]:
     plain = {"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "complex64": "C64",
              "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
              "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8"}  # fmt: skip
-    table = {name: Dtype(getattr(torch, name), tag) for name, tag in plain.items()}
-    table["complex128"] = Dtype(torch.complex128, "F64", (2,))
-    table["complex32"] = Dtype(torch.complex32, "F16", (2,), numpy=False)
+    table = {name: Dtype(getattr(torch, name), tag, numpy=np.dtype(name)) for name, tag in plain.items()}
+    table["complex128"] = Dtype(torch.complex128, "F64", (2,), np.dtype("complex128"))
+    table["complex32"] = Dtype(torch.complex32, "F16", (2,))
     byte_sized = {
         "float8_e4m3fn": "F8_E4M3",
         "float8_e5m2": "F8_E5M2",
@@ -60,7 +60,7 @@ def _dtypes() -> dict[str, Dtype]:
     }
     for name, tag in {"bfloat16": "BF16", **byte_sized}.items():
         if hasattr(torch, name):
-            table[name] = Dtype(getattr(torch, name), tag, numpy=False)
+            table[name] = Dtype(getattr(torch, name), tag)
     return table
 
 
@@ -272,7 +272,7 @@ class _Encoder:
         if name is None:
             raise TypeError(f"tensors of {t.dtype} cannot be stored")
         dtype = DTYPES[name]
-        if dtype.numpy:
+        if dtype.numpy is not None:
             data = t.numpy().reshape(-1).view(np.uint8)
         else:
             data = scalars.as_bytes(t).numpy()
@@ -359,7 +359,10 @@ def label(idx: int | list[int]) -> str:
 
 
 # ---------------------------------------------------------------- decoding
-@dataclass(frozen=True, slots=True)
+_NESTED = frozenset((dict, list))
+
+
+@dataclass(slots=True)
 class Span:
     """Bytes of a block that one tensor reference points to; ``row`` is what one datapoint of the batch takes."""
 
@@ -374,13 +377,17 @@ def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any],
     stack = [tree]
     while stack:
         node = stack.pop()
-        if isinstance(node, list):
-            stack.extend(node)
-        elif isinstance(node, dict):
-            if node.get("$") == "tensor":
-                found.append((node, _span(node, block_bytes, count)))
-            else:
-                stack.extend(node.values())
+        if type(node) is list:
+            inside: Collection[Any] = node
+        elif type(node) is not dict:
+            continue
+        elif node.get("$") == "tensor":
+            found.append((node, _span(node, block_bytes, count)))
+            continue
+        else:
+            inside = node.values()
+        if not _NESTED.isdisjoint(map(type, inside)):  # a long list of numbers is passed over as a whole
+            stack.extend(inside)
     found.sort(key=lambda f: (f[1].start, f[1].nbytes))
     end = 0
     for _, s in found:
@@ -392,12 +399,13 @@ def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any],
 
 def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
     dtype, shape, at = ref.get("dtype"), ref.get("shape"), ref.get("at")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
+    if type(dtype) is not str or dtype not in DTYPES:
         raise PageFormatError(f"tensor of unknown dtype {str(dtype)[:40]!r}")
-    if not (
-        isinstance(shape, list) and len(shape) <= MAX_DEPTH and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
-    ):
+    if type(shape) is not list or len(shape) > MAX_DEPTH:
         raise PageFormatError("tensor without a usable shape")
+    for n in shape:
+        if type(n) is not int or not 0 <= n < 1 << 48:
+            raise PageFormatError("tensor without a usable shape")
     size = math.prod(shape) * DTYPES[dtype].torch.itemsize
     if type(at) is not int or at < 0 or at + size > block_bytes:
         raise PageFormatError(f"tensor of {size} bytes at {at} lies outside its block of {block_bytes}")
@@ -425,13 +433,17 @@ class _Decoder:
     def decode(self, node: Any, depth: int) -> Any:
         if depth > 4 * MAX_DEPTH:
             raise PageFormatError("value nested too deeply")
-        if isinstance(node, list):
-            return [self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for v in node]
-        if not isinstance(node, dict):
+        if type(node) is list:
+            if _NESTED.isdisjoint(map(type, node)):
+                return node.copy()
+            return [self.decode(v, depth + 1) if type(v) in _NESTED else v for v in node]
+        if type(node) is not dict:
             return node
         kind = node.get("$")
         if kind is None:
-            return {k: self.decode(v, depth + 1) if isinstance(v, (dict, list)) else v for k, v in node.items()}
+            if _NESTED.isdisjoint(map(type, node.values())):
+                return node.copy()
+            return {k: self.decode(v, depth + 1) if type(v) in _NESTED else v for k, v in node.items()}
         try:
             if kind == "tensor":
                 t = self.tensor_at(node)

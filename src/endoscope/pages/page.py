@@ -44,9 +44,9 @@ def parse_name(name: str) -> tuple[int, int | None, str] | None:
     return None
 
 
-def order(name: str) -> tuple[int, int]:
+def order(parsed: tuple[int, int | None, str] | None) -> tuple[int, int]:
     """The order in which page files are read: by rank, then by number."""
-    number, rank, _ = parse_name(name) or (0, None, "")
+    number, rank, _ = parsed or (0, None, "")
     return (-1 if rank is None else rank, number)
 
 

@@ -139,7 +139,7 @@ def load(folder: Path) -> Mapping[int, dict[str, Any]]:
     merged: dict[int, dict[str, Any]] = {}
     for path in sorted(
         (p for p in folder.iterdir() if p.suffix == ".pkl" and page.parse_name(p.name)),
-        key=lambda p: page.order(p.name),
+        key=lambda p: page.order(page.parse_name(p.name)),
     ):
         try:
             held = joblib().load(path)

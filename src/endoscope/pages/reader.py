@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from endoscope.errors import (
     UntrustedPickleError,
 )
 from endoscope.pages import catalogue, page
-from endoscope.pages.files import PageFiles, list_folder, open_file
+from endoscope.pages.files import Listing, PageFiles, list_folder, open_file, sort_names
 from endoscope.pages.record import RecordReader
 from endoscope.pages.scan import Damage, read_lines, scan
 
@@ -49,35 +48,42 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     is read. `refresh` takes in what a live run has written since.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | os.PathLike[str], *, listing: Listing | None = None) -> None:
+        """``listing`` is what the folder holds, if that was looked up just now."""
+        self._path = os.fspath(folder)
         self.damage: list[Damage] = []
         self._lock = threading.RLock()
         self._files: dict[str, PageFiles] = {}
-        self.refresh()
+        self._find_records(listing or list_folder(self._path))
+
+    @property
+    def folder(self) -> Path:
+        return Path(self._path)
 
     # ---- finding
     def refresh(self) -> None:
         """Look at the folder again: new pages, and new records of pages that are still being written."""
         with self._lock:
             self.close()  # the files may have been replaced
-            self.damage = []
-            self._last: tuple[str, int, RecordReader] | None = None
-            there = list_folder(self.folder)
-            parts = [part for name in there.catalogues for part in _read_catalogue(self.folder / name)]
-            covered = {info.name for part in parts for info in part.pages}
-            if not covered <= there.pages.keys():  # a live run has closed pages since the folder was listed
-                there = list_folder(self.folder)
-            for name in there.pages:
-                if name not in covered:
-                    parts.append(self._scan(name))
-            # An index captured twice gives its latest record, so the pages come as they were written.
-            self._index = catalogue.ordered(catalogue.merge(parts), lambda name: page.order(f"{name}.jsonl"))
-            for k, info in enumerate(self._index.pages):
-                if info.name not in there.pages:
-                    lost = tuple(self._index.datapoints_of(k))
-                    self.damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", lost))
-            self._sort()
+            self._find_records(list_folder(self._path))
+
+    def _find_records(self, there: Listing) -> None:
+        self.damage = []
+        self._last: tuple[int, RecordReader] | None = None
+        parts = [part for name in there.catalogues for part in _read_catalogue(self._path, name)]
+        covered = {info.name for part in parts for info in part.pages}
+        if not covered <= there.pages.keys():  # a live run has closed pages since the folder was listed
+            there = list_folder(self._path)
+        for name in there.pages:
+            if name not in covered:
+                parts.append(self._scan(name))
+        # An index captured twice gives its latest record, so the pages come as they were written.
+        self._index = catalogue.ordered(catalogue.merge(parts), _page_order)
+        for k, info in enumerate(self._index.pages):
+            if info.name not in there.pages:
+                lost = tuple(self._index.datapoints_of(k))
+                self.damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", lost))
+        self._sort()
 
     def _scan(self, name: str) -> catalogue.Index:
         try:
@@ -89,10 +95,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
 
     def _sort(self) -> None:
         """Datapoints in ascending order, each with its record and its row in that record's batch."""
-        index = self._index
-        indices, counts = index.indices, index.counts
-        record = np.arange(len(counts))
-        row = np.zeros(len(counts), np.int64)
+        indices, counts = self._index.indices, self._index.counts
+        record, row = np.arange(len(counts)), None
         if len(indices) != len(counts):
             row = np.arange(len(indices)) - np.repeat(np.cumsum(counts) - counts, counts)
             record = np.repeat(record, counts)
@@ -100,11 +104,12 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             order = np.argsort(indices, kind="stable")
             ordered = indices[order]
             order = order[np.append(ordered[1:] > ordered[:-1], True)]  # the last of equal ones is the latest
-            indices, record, row = indices[order], record[order], row[order]
-        self._indices, self._record, self._row = indices, record, row
+            indices, record = indices[order], record[order]
+            row = row[order] if row is not None else None
+        self._indices, self._record, self._row = indices, record, row  # no rows: every record holds one datapoint
 
-    def _open(self, name: str) -> PageFiles:
-        files = self._files.pop(name, None) or PageFiles(self.folder, name)
+    def _open(self, name: str, data_start: int = 0) -> PageFiles:
+        files = self._files.pop(name, None) or PageFiles(self._path, name, data_start=data_start)
         self._files[name] = files  # the last one used comes last
         if len(self._files) > _OPEN_PAGES:
             self._files.pop(next(iter(self._files))).close()
@@ -114,50 +119,53 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """The record of a datapoint, and its row in the record's batch."""
         if isinstance(idx, bool) or not isinstance(idx, (int, np.integer)):
             raise DatapointNotFoundError(f"a datapoint is found by its integer index, not by {type(idx).__name__}")
-        at = int(np.searchsorted(self._indices, idx)) if -(1 << 63) <= idx < 1 << 63 else len(self)
+        at = int(self._indices.searchsorted(idx)) if -(1 << 63) <= idx < 1 << 63 else len(self)
         if at == len(self) or self._indices[at] != idx:
             span = f"{len(self)} datapoints, {self._indices[0]} to {self._indices[-1]}" if len(self) else "no datapoint"
             lost = f"; {len(self.damage)} damaged record(s) may have held it, see .damage" if self.damage else ""
             raise DatapointNotFoundError(f"no datapoint {idx} in {str(self.folder)!r}, which holds {span}{lost}")
-        return int(self._record[at]), int(self._row[at])
+        return int(self._record[at]), int(self._row[at]) if self._row is not None else 0
 
-    def _find(self, idx: int) -> tuple[RecordReader, int, _Place]:
+    def _find(self, idx: int) -> tuple[RecordReader, int]:
+        """The reader of a datapoint's record, and its row in the record's batch."""
         record, row = self._locate(idx)
         index = self._index
-        where = int(index.page[record])
-        place = _Place(index.pages[where].name, record - int(np.searchsorted(index.page, where)), int(idx))
-        if self._last is not None and self._last[0] == place.page and self._last[1] == record:
-            reader = self._last[2]  # the next datapoint of the same batch: its line is known already
-            reader.files = self._open(place.page)
-            return reader, row, place
-        files = self._open(place.page)
+        info = index.pages[index.page[record]]
+        files = self._open(info.name, info.data_start)
+        if self._last is not None and self._last[0] == record:
+            reader = self._last[1]  # the next datapoint of the same batch: its line is known already
+            reader.files = files
+            return reader, row
         try:
             reader = RecordReader(files, files.line(int(index.starts[record]), int(index.ends[record])))
             if row >= len(reader.indices) or reader.indices[row] != idx:
                 raise PageFormatError("line of another datapoint than the catalogue says; delete catalogue.jsonl")
         except PageFormatError as e:
-            raise self._damaged(place, "jsonl", e) from None
-        self._last = (place.page, record, reader) if len(reader.indices) > 1 else None
-        return reader, row, place
+            raise self._damaged(idx, "jsonl", e) from None
+        self._last = (record, reader) if len(reader.indices) > 1 else None
+        return reader, row
 
-    def _damaged(self, place: _Place, suffix: str, e: PageFormatError) -> DamagedRecordError:
-        damage = Damage(f"{place.page}.{suffix}", place.record, str(e), (place.idx,))
+    def _damaged(self, idx: int, suffix: str, e: PageFormatError) -> DamagedRecordError:
+        record, _ = self._locate(idx)
+        page_number = self._index.page[record]
+        file = f"{self._index.pages[page_number].name}.{suffix}"
+        in_page = record - int(self._index.page.searchsorted(page_number))
+        damage = Damage(file, in_page, str(e), (int(idx),))
         if damage not in self.damage:
             self.damage.append(damage)
-        where = f"{self.folder / damage.file}, record {place.record}, datapoint {place.idx}"
-        return DamagedRecordError(f"{where}: {e}")
+        return DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}")
 
     # ---- reading
     def __getitem__(self, idx: int) -> dict[str, Any]:
         with self._lock:
-            reader, row, place = self._find(idx)
-            return {name: self._value(reader, name, row, place) for name in reader.outputs}
+            reader, row = self._find(idx)
+            return {name: self._value(idx, reader, name, row) for name in reader.outputs}
 
-    def _value(self, reader: RecordReader, name: str, row: int, place: _Place) -> Any:
+    def _value(self, idx: int, reader: RecordReader, name: str, row: int) -> Any:
         try:
             return reader.read(name, row)
         except PageFormatError as e:
-            raise self._damaged(place, "safetensors", e) from None
+            raise self._damaged(idx, "safetensors", e) from None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._indices.tolist())
@@ -180,24 +188,23 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def read(self, idx: int, name: str) -> Any:
         """One debugger's outputs for one datapoint; the other debuggers' bytes are not read."""
         with self._lock:
-            reader, row, place = self._find(idx)
+            reader, row = self._find(idx)
             if name in reader.outputs:
-                return self._value(reader, name, row, place)
-            notes = self._notes(reader, place)
+                return self._value(idx, reader, name, row)
+            notes = self._notes(idx, reader)
         why = next((f": {notes[k][name]}" for k in ("absent", "failures") if name in notes.get(k, {})), "")
         raise DatapointNotFoundError(f"datapoint {idx} has nothing from {name!r}{why}; it has {[*reader.outputs]}")
 
     def notes(self, idx: int) -> dict[str, Any]:
         """What is absent from this datapoint's record and why, which debuggers failed, how often a layer was called."""
         with self._lock:
-            reader, _, place = self._find(idx)
-            return self._notes(reader, place)
+            return self._notes(idx, self._find(idx)[0])
 
-    def _notes(self, reader: RecordReader, place: _Place) -> dict[str, Any]:
+    def _notes(self, idx: int, reader: RecordReader) -> dict[str, Any]:
         try:
             return reader.notes
         except PageFormatError as e:
-            raise self._damaged(place, "jsonl", e) from None
+            raise self._damaged(idx, "jsonl", e) from None
 
     @property
     def pages(self) -> tuple[catalogue.PageInfo, ...]:
@@ -223,8 +230,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def close(self) -> None:
         """Close the files; reading opens them again."""
         with self._lock:
-            for files in self._files.values():
-                files.close()
+            while self._files:
+                self._files.popitem()[1].close()
 
     def __enter__(self) -> DebugOutputs:
         return self
@@ -240,18 +247,9 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         return f"<DebugOutputs {str(self.folder)!r}: {len(self)} datapoints in {len(self.pages)} pages>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a datapoint was found: which page, the record's number in it, and the datapoint's index."""
-
-    page: str
-    record: int
-    idx: int
-
-
-def _read_catalogue(path: Path) -> Sequence[catalogue.Index]:
+def _read_catalogue(folder: str, name: str) -> Sequence[catalogue.Index]:
     try:
-        fd = open_file(path)
+        fd = open_file(folder, name)
     except PageFormatError:
         return []
     try:
@@ -266,23 +264,35 @@ def _names_pages(index: catalogue.Index) -> bool:
     return bool(index.pages) and all(page.parse_name(f"{p.name}.jsonl") for p in index.pages)
 
 
+def _page_order(name: str) -> tuple[int, int]:
+    return page.order(page.parse_name(f"{name}.jsonl"))
+
+
 def _unreadable(name: str) -> catalogue.Index:
     return catalogue.of_page(catalogue.PageInfo(name, closed=False))
 
 
 def debugger_folder(directory: str | os.PathLike[str]) -> Path:
     """The folder with the pages: ``directory`` itself, or its ``debugger/``."""
-    given = Path(directory)
-    inside = given / "debugger"
-    if inside.is_dir():
-        return inside
-    if not given.is_dir():
-        raise PageError(f"there is no folder {str(given)!r}")
-    names = os.listdir(given)
-    epochs = sorted((name for name in names if name.startswith("epoch_")), key=lambda name: (len(name), name))
-    if epochs and not any(page.parse_name(name) for name in names):
-        raise PageError(f"{str(given)!r} holds {len(epochs)} epochs; choose one, such as {str(given / epochs[-1])!r}")
-    return given
+    return Path(_look(directory)[0])
+
+
+def _look(directory: str | os.PathLike[str]) -> tuple[str, Listing]:
+    """The folder with the pages, and what it holds."""
+    given = os.fspath(directory)
+    try:
+        names = os.listdir(given)
+    except (FileNotFoundError, NotADirectoryError):
+        raise PageError(f"there is no folder {given!r}") from None
+    if "debugger" in names and os.path.isdir(inside := os.path.join(given, "debugger")):
+        return inside, list_folder(inside)
+    there = sort_names(names)
+    if not (there.pages or there.catalogues or there.pickles):
+        epochs = [name for name in names if name.startswith("epoch_")]
+        if epochs:
+            such = os.path.join(given, max(epochs, key=lambda name: (len(name), name)))
+            raise PageError(f"{given!r} holds {len(epochs)} epochs; choose one, such as {such!r}")
+    return given, there
 
 
 def load_debug_outputs(
@@ -296,14 +306,14 @@ def load_debug_outputs(
     The mapping reads lazily and verifies what it reads; see `DebugOutputs`. Pickle pages can run code when opened: they
     are read only with ``trust_pickle=True``, and then all at once.
     """
-    folder = debugger_folder(epoch_dir)
-    if any(name.endswith(".pkl") and page.parse_name(name) for name in os.listdir(folder)):
+    folder, there = _look(epoch_dir)
+    if there.pickles:
         from endoscope.pages import pickle_pages
 
         if not trust_pickle:
             raise UntrustedPickleError(
-                f"{str(folder)!r} holds pickle pages, and opening a pickle can run any code; if you trust them, "
+                f"{folder!r} holds pickle pages, and opening a pickle can run any code; if you trust them, "
                 f"pass trust_pickle=True, or convert them once with: endoscope pages import --trust {folder} NEW_FOLDER"
             )
-        return pickle_pages.load(folder)
-    return DebugOutputs(folder)
+        return pickle_pages.load(Path(folder))
+    return DebugOutputs(folder, listing=there)

@@ -94,15 +94,19 @@ class RecordReader:
 
 
 def _tensor(ref: dict[str, Any], data: np.ndarray[Any, Any], *, cut: bool) -> torch.Tensor:
-    dtype = format.DTYPES[ref["dtype"]].torch
+    dtype = format.DTYPES[ref["dtype"]]
     shape = ref["shape"]
     if cut:
         shape = shape[1:] if ref["batch"] == "one" else [1, *shape[1:]]
-    if dtype is torch.complex128 and data.ctypes.data % 16:
+    if dtype.torch is torch.complex128 and data.ctypes.data % 16:
         data = data.copy()  # a block begins at a multiple of 8, and these want 16
     try:
-        return torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
-    except RuntimeError as e:
+        if not len(data):
+            return torch.empty(shape, dtype=dtype.torch)
+        if dtype.numpy is not None:
+            return torch.from_numpy(data.view(dtype.numpy).reshape(shape))
+        return torch.frombuffer(data, dtype=dtype.torch).reshape(shape)
+    except (RuntimeError, ValueError) as e:
         raise PageFormatError(f"tensor of the shape {str(shape)[:80]}: {e}") from None
 
 

@@ -101,9 +101,9 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
 
 
-def _barely_begun(folder: Path, name: str) -> bool:
+def _barely_begun(folder: str, name: str) -> bool:
     """Whether a page's first line was never finished: its writer was killed right after it made the files."""
-    lines, tensors = folder / f"{name}.jsonl", folder / f"{name}.safetensors"
+    lines, tensors = Path(folder, f"{name}.jsonl"), Path(folder, f"{name}.safetensors")
     try:
         about = lines.stat(follow_symlinks=False)
         if not stat.S_ISREG(about.st_mode) or about.st_size >= _FIRST_LINE or b"\n" in lines.read_bytes():

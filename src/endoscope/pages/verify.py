@@ -18,11 +18,11 @@ from endoscope.pages.scan import Damage, read_lines, scan
 def verify_folder(folder: Path) -> list[Damage]:
     """Read all of it; returns what is damaged. An unfinished page is not damage: its whole records are checked."""
     catalogues = _read_catalogues(folder)  # before the pages: what they name at this moment is there
-    there = list_folder(folder)
+    there = list_folder(str(folder))
     found: list[Damage] = []
     seen = set()
     for name in there.pages:
-        files = PageFiles(folder, name)
+        files = PageFiles(str(folder), name)
         try:
             index, damage = scan(files)
             found += damage
@@ -77,9 +77,9 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
 def _read_catalogues(folder: Path) -> dict[str, list[bytes | None] | PageFormatError]:
     """By name the lines of each catalogue, or why it cannot be read; a line that is still being written is left out."""
     read: dict[str, list[bytes | None] | PageFormatError] = {}
-    for name in list_folder(folder).catalogues:
+    for name in list_folder(str(folder)).catalogues:
         try:
-            fd = open_file(folder / name)
+            fd = open_file(str(folder), name)
         except PageFormatError as e:
             read[name] = e
             continue

@@ -114,7 +114,7 @@ class SafetensorsSink:
             return
         p.close(dropped=dropped)
         page.sync_folder(self.folder)
-        info = catalogue.PageInfo(p.name, dropped + p.dropped)
+        info = catalogue.PageInfo(p.name, dropped + p.dropped, data_start=p.data_start)
         with open(self._catalogue, "ab") as f:
             f.write(catalogue.encode(catalogue.of_page(info, p.indices, p.counts, p.starts, p.ends)))
 
