@@ -77,10 +77,9 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
     """Every whole record of a page, and what of it is damaged. A torn end is neither: it was never acknowledged."""
     found = _Found(f"{files.name}.jsonl")
     try:
-        lines = read_lines(files.text)
+        lines = read_lines(files.text) if _has_begun(files) else iter(())
     except PageFormatError as e:
-        if not _barely_begun(files.folder, files.name):
-            found.damage.append(Damage(found.name, None, str(e)))
+        found.damage.append(Damage(found.name, None, str(e)))
         return catalogue.of_page(catalogue.PageInfo(files.name, closed=False)), found.damage
     for start, line, ended in lines:
         try:
@@ -99,6 +98,14 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
                         found.take(inside, start + at)
     info = catalogue.PageInfo(files.name, found.dropped, found.closed)
     return catalogue.of_page(info, found.indices, found.counts, found.starts, found.ends), found.damage
+
+
+def _has_begun(files: PageFiles) -> bool:
+    """False when the first line is not finished; True when it is, or is damaged: reading it once more will tell."""
+    try:
+        return files.text >= 0
+    except PageFormatError:
+        return not _barely_begun(files.folder, files.name)
 
 
 def _barely_begun(folder: str, name: str) -> bool:
