@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import abc
 import copy
 import datetime
 from typing import Any
 
 import pytest
 
-from endoscope.config import build_from_config
+from endoscope.config import build_from_config, check_node, is_node
 from endoscope.errors import ConfigError, EndoscopeError
 
 
@@ -175,6 +176,115 @@ def test_extra_keyword_arguments_do_not_hide_a_missing_one() -> None:
     def open_ended(needed: int, **rest: int) -> None: ...
 
     assert message(node(open_ended, other=1)).startswith("args.needed: ")
+
+
+def test_a_key_path_stands_before_the_path_inside_the_node() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_from_config(node(Box, content=[node(Strict, layr_name="x")]), key_path="val_dataset")
+    assert str(caught.value).startswith("val_dataset.args.content[0].args.layr_name: Strict takes no such argument")
+
+
+def test_a_key_path_is_not_handed_to_the_constructor() -> None:
+    assert build_from_config(node(Box), key_path="model", path="kept").extra == {"path": "kept"}
+
+
+def test_an_argument_that_the_code_gives_and_the_class_does_not_take_is_the_fault_of_the_class() -> None:
+    assert message(node(Strict, layer_name="x"), model=1) == (
+        "class: Strict does not take 'model', which it is given here\naccepted: layer_name, downsample_factor"
+    )
+
+
+def refusal(config: Any, **how: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_node(config, **how)
+    return str(caught.value)
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def process_forward(self) -> None: ...
+
+
+def test_a_check_calls_nothing() -> None:
+    built: list[str] = []
+
+    def notes(content: Any = None) -> None:
+        built.append("built")
+
+    config = node(notes, content=[node(notes), {"inner_config": node(notes)}])
+    check_node(config)
+    assert built == []
+    build_from_config(config)  # the twin: a call would have been noticed
+    assert built == ["built", "built"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            node(Strict, layer_name="x", downsample=2),
+            "model.args.downsample: Strict takes no such argument; closest: 'downsample_factor'\n"
+            "accepted: layer_name, downsample_factor",
+        ),
+        (
+            node(Box, content=({"deep": node(Strict)},)),
+            "model.args.content[0].deep.args.layer_name: Strict: missing a required argument: 'layer_name'\n"
+            "accepted: layer_name, downsample_factor",
+        ),
+        ({"class": Box, "arg": {}}, "model.arg: a node has the keys 'class' and 'args' only; closest: 'args'"),
+        ({"class": "datetime.dat"}, "model.class: module 'datetime' has no 'dat'; closest: 'date', 'datetime'"),
+        ({"class": "no_such.Box"}, "model.class: no module named 'no_such', needed for 'no_such.Box'"),
+        ({"class": Box, "args": [1]}, "model.args: found a list; expected a dict from argument names to values"),
+        (node(Abstract), "model.class: Abstract is abstract; it lacks process_forward"),
+    ],
+)
+def test_a_check_finds_what_building_would_refuse(config: Any, expected: str) -> None:
+    assert refusal(config, key_path="model") == expected
+
+
+def test_names_that_will_be_given_are_neither_missing_nor_allowed_in_the_config() -> None:
+    assert "missing a required argument" in refusal(node(Strict))
+    check_node(node(Strict), given=["layer_name"])
+    assert refusal(node(Strict, layer_name="x"), given=["layer_name"], key_path="debugger") == (
+        "debugger.args.layer_name: given by the config and the code that builds Strict; remove it from the config"
+    )
+    assert refusal(node(Strict, layer_name="x"), given=["model"], key_path="debugger").startswith(
+        "debugger.class: Strict does not take 'model', which it is given here"
+    )
+
+
+def test_under_a_config_key_a_missing_argument_passes_and_a_wrong_one_does_not() -> None:
+    def entries(**args: Any) -> list[dict[str, Any]]:
+        return [{"name": "a", "debugger_config": node(Strict, **args)}]
+
+    check_node(node(Box, debuggers_config=entries(downsample_factor=2)))
+    assert refusal(node(Box, debuggers_config=entries(layr_name="x")), key_path="debugger").startswith(
+        "debugger.args.debuggers_config[0].debugger_config.args.layr_name: Strict takes no such argument"
+    )
+    wrong_class = node(Box, inner_config={"class": "datetime.dat", "args": {}})
+    assert refusal(wrong_class).startswith("args.inner_config.class: module 'datetime' has no 'dat'")
+
+
+def test_data_under_a_config_key_that_looks_like_a_node_passes() -> None:
+    check_node(node(Box, inner_config={"class": "cat"}))
+    assert "found 'cat'" in refusal(node(Box, content={"class": "cat"}))  # building would refuse this one
+
+
+def test_a_module_that_misses_its_own_import_is_a_config_error_in_a_check(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacking_module.py").write_text("import absent_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refusal(node("lacking_module.Name"), key_path="model") == (
+        "model.class: 'lacking_module.Name' cannot be imported: "
+        "ModuleNotFoundError: No module named 'absent_dependency'"
+    )
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [{"class": "no_such.Box"}], {"args": {}}])
+def test_what_is_no_node_passes_a_check(value: Any) -> None:
+    assert not is_node(value)
+    check_node(value)
 
 
 def test_the_error_is_ours_and_a_value_error() -> None:
