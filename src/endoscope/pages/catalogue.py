@@ -84,6 +84,8 @@ def merge(parts: Sequence[Index]) -> Index:
 
 def ordered(index: Index, key: Callable[[str], Any]) -> Index:
     """The same with the pages, and their records with them, in the order of ``key``."""
+    if len(index.pages) < 2:
+        return index
     order = sorted(range(len(index.pages)), key=lambda k: key(index.pages[k].name))
     if order == list(range(len(order))):
         return index

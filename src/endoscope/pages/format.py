@@ -210,7 +210,7 @@ class _Encoder:
         depth += 1
         if kind is dict:
             if "$" not in value and set(map(type, value)) <= {str}:
-                return {k: self.encode(v, f"{path}/{k}", depth) for k, v in value.items()}
+                return {k: v if type(v) in _PLAIN else self.encode(v, f"{path}/{k}", depth) for k, v in value.items()}
             items = [[self.encode(k, path, depth), self.encode(v, f"{path}/{k}", depth)] for k, v in value.items()]
             return {"$": "dict", "items": items}
         if kind is list:
@@ -292,7 +292,8 @@ class _Encoder:
         if not self.parts:
             return '{"value":%s}' % _to_json(tree)
         # Widest elements first: then every tensor starts at a multiple of its own element size without gaps.
-        self.parts.sort(key=lambda p: -min(ALIGN, p.dtype.torch.itemsize))
+        if len(self.parts) > 1:
+            self.parts.sort(key=lambda p: -min(ALIGN, p.dtype.torch.itemsize))
         start = record.nbytes
         at = 0
         shared = xxhash.xxh3_64()
@@ -366,14 +367,15 @@ _NESTED = frozenset((dict, list))
 class Span:
     """Bytes of a block that one tensor reference points to; ``row`` is what one datapoint of the batch takes."""
 
+    ref: dict[str, Any]
     start: int
     nbytes: int
     row: int | None
 
 
-def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any], Span]]:
+def spans(tree: Any, block_bytes: int, count: int) -> list[Span]:
     """Every tensor reference of a block, checked: inside it, of the size its shape and dtype say, none overlapping."""
-    found: list[tuple[dict[str, Any], Span]] = []
+    found: list[Span] = []
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -382,15 +384,16 @@ def spans(tree: Any, block_bytes: int, count: int) -> list[tuple[dict[str, Any],
         elif type(node) is not dict:
             continue
         elif node.get("$") == "tensor":
-            found.append((node, _span(node, block_bytes, count)))
+            found.append(_span(node, block_bytes, count))
             continue
         else:
             inside = node.values()
         if not _NESTED.isdisjoint(map(type, inside)):  # a long list of numbers is passed over as a whole
             stack.extend(inside)
-    found.sort(key=lambda f: (f[1].start, f[1].nbytes))
+    if len(found) > 1:
+        found.sort(key=lambda s: (s.start, s.nbytes))
     end = 0
-    for _, s in found:
+    for s in found:
         if s.start < end:
             raise PageFormatError(f"tensor at {s.start} overlaps the one before it")
         end = s.start + s.nbytes
@@ -403,18 +406,19 @@ def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
         raise PageFormatError(f"tensor of unknown dtype {str(dtype)[:40]!r}")
     if type(shape) is not list or len(shape) > MAX_DEPTH:
         raise PageFormatError("tensor without a usable shape")
+    size = DTYPES[dtype].torch.itemsize
     for n in shape:
         if type(n) is not int or not 0 <= n < 1 << 48:
             raise PageFormatError("tensor without a usable shape")
-    size = math.prod(shape) * DTYPES[dtype].torch.itemsize
+        size *= n
     if type(at) is not int or at < 0 or at + size > block_bytes:
         raise PageFormatError(f"tensor of {size} bytes at {at} lies outside its block of {block_bytes}")
     batch = ref.get("batch")
     if batch is None:
-        return Span(at, size, None)
+        return Span(ref, at, size, None)
     if batch not in ("slice", "one") or count < 2 or not shape or shape[0] != count:
         raise PageFormatError("tensor marked as a batch, but it is none")
-    return Span(at, size, size // count)
+    return Span(ref, at, size, size // count)
 
 
 def decode(tree: Any, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> Any:

@@ -70,7 +70,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def _find_records(self, there: Listing) -> None:
         self.damage = []
         self._last: tuple[int, RecordReader] | None = None
-        parts = [part for name in there.catalogues for part in _read_catalogue(self._path, name)]
+        parts = [part for name in there.catalogues for part in _read_catalogue(self._path, name, there)]
         covered = {info.name for part in parts for info in part.pages}
         if not covered <= there.pages.keys():  # a live run has closed pages since the folder was listed
             there = list_folder(self._path)
@@ -247,21 +247,21 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         return f"<DebugOutputs {str(self.folder)!r}: {len(self)} datapoints in {len(self.pages)} pages>"
 
 
-def _read_catalogue(folder: str, name: str) -> Sequence[catalogue.Index]:
+def _read_catalogue(folder: str, name: str, there: Listing) -> Sequence[catalogue.Index]:
     try:
         fd = open_file(folder, name)
     except PageFormatError:
         return []
     try:
         lines = (line for _, line, _ in read_lines(fd) if line is not None)
-        return [part for part in catalogue.decode_all(lines) if _names_pages(part)]
+        return [part for part in catalogue.decode_all(lines) if _names_pages(part, there)]
     finally:
         os.close(fd)
 
 
-def _names_pages(index: catalogue.Index) -> bool:
-    """A catalogue can name pages of its own folder only."""
-    return bool(index.pages) and all(page.parse_name(f"{p.name}.jsonl") for p in index.pages)
+def _names_pages(index: catalogue.Index, there: Listing) -> bool:
+    """A catalogue can name pages of its own folder only: those that are there, and those that may have been."""
+    return bool(index.pages) and all(p.name in there.pages or page.parse_name(f"{p.name}.jsonl") for p in index.pages)
 
 
 def _page_order(name: str) -> tuple[int, int]:

@@ -58,17 +58,17 @@ class RecordReader:
         block: dict[str, Any],
         at: int,
         size: int,
-        spans: list[tuple[dict[str, Any], format.Span]],
+        spans: list[format.Span],
         row: int | None,
     ) -> dict[int, torch.Tensor]:
         """Read and verify the bytes that ``row`` needs, and make tensors of them."""
-        batched = any(s.row is not None for _, s in spans)
+        batched = any(s.row is not None for s in spans)
         piecewise = row is not None and batched and size > _SMALL_BLOCK
         whole = None if piecewise else read_at(self.files.data, at, size)
         shared = xxhash.xxh3_64()
         rows = {j: xxhash.xxh3_64() for j in (range(len(self.indices)) if row is None else [row])} if batched else {}
         made: dict[int, torch.Tensor] = {}
-        for ref, s in spans:
+        for s in spans:
             first, length = s.start, s.nbytes
             if s.row is not None and row is not None:
                 first, length = s.start + row * s.row, s.row
@@ -80,7 +80,7 @@ class RecordReader:
             else:
                 for j, digest in rows.items():
                     digest.update(data.data[j * s.row : (j + 1) * s.row])
-            made[id(ref)] = _tensor(ref, data, cut=s.row is not None and row is not None)
+            made[id(s.ref)] = _tensor(s.ref, data, cut=s.row is not None and row is not None)
         if shared.hexdigest() != block.get("sum"):
             raise PageFormatError("checksum of the tensors does not match")
         sums = block.get("sums")
