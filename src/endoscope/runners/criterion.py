@@ -1,0 +1,191 @@
+"""BaseCriterion: the loss to train on, and a record of its values that the loop never waits for."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.runners.buffer import AsyncBuffer
+
+
+class CriterionError(EndoscopeError, ValueError):
+    """A criterion returned something that is no loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSummary:
+    """What the losses of an epoch were.
+
+    >>> LossSummary.of([3.0, 1.0]).mean
+    2.0
+
+    Nothing is averaged away: ``mean`` is NaN when a value is not finite, and ``non_finite`` says how many are not;
+    ``finite_mean`` is over the others. ``min`` and ``max`` are NaN when a value is NaN. Without values all are NaN.
+    """
+
+    mean: float
+    finite_mean: float
+    first: float
+    last: float
+    min: float
+    max: float
+    count: int
+    non_finite: int
+    values: list[float]
+    parts: dict[str, LossSummary] = field(default_factory=dict)
+    """The same for each named part of the loss; a part counts the steps that had it."""
+
+    @classmethod
+    def of(cls, values: Sequence[float], parts: Mapping[str, Sequence[float]] | None = None) -> LossSummary:
+        """The summary of these values, in the order in which they came."""
+        values = list(values)
+        finite = [v for v in values if math.isfinite(v)]
+        finite_mean = _mean(finite)
+        has_nan = not values or any(map(math.isnan, values))
+        return cls(
+            mean=finite_mean if len(finite) == len(values) else math.nan,
+            finite_mean=finite_mean,
+            first=values[0] if values else math.nan,
+            last=values[-1] if values else math.nan,
+            min=math.nan if has_nan else min(values),
+            max=math.nan if has_nan else max(values),
+            count=len(values),
+            non_finite=len(values) - len(finite),
+            values=values,
+            parts={name: cls.of(part) for name, part in (parts or {}).items()},
+        )
+
+
+def _mean(finite: list[float]) -> float:
+    if not finite:
+        return math.nan
+    try:
+        return math.fsum(finite) / len(finite)
+    except OverflowError:
+        return math.fsum(v / len(finite) for v in finite)
+
+
+class BaseCriterion(torch.nn.Module, ABC):
+    """A loss: implement `forward`.
+
+    >>> class Distance(BaseCriterion):
+    ...     def forward(self, outputs, labels):
+    ...         return (outputs - labels).abs().mean()
+    >>> criterion = Distance()
+    >>> loss = criterion(outputs, labels)      # a scalar tensor with a gradient
+    >>> criterion.add_to_buffer(loss)          # never waits for the device
+    >>> criterion.summarize().mean
+
+    `forward` may return a dict of named scalars instead: calling the criterion then gives their sum, and
+    `add_to_buffer` records the parts of the last call with it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._losses = AsyncBuffer(_to_host)
+        self._parts: dict[str, Tensor] | None = None
+
+    @abstractmethod
+    def forward(self, outputs: Any, labels: Any) -> Tensor | dict[str, Tensor]:
+        """The loss of a batch, reduced to a scalar; or its named parts."""
+
+    def __call__(self, outputs: Any, labels: Any) -> Tensor:
+        loss = super().__call__(outputs, labels)
+        if isinstance(loss, Mapping):
+            if not loss:
+                raise CriterionError(
+                    f"{type(self).__name__} returned an empty dict; give at least one part of the loss"
+                )
+            for name, part in loss.items():
+                self._check(part, f"part {name!r} of its loss")
+            # reshape: a part of shape (1,) would make the sum (1,)
+            self._parts = {name: part.reshape(()) for name, part in loss.items()}
+            return torch.stack(tuple(self._parts.values())).sum() if len(loss) > 1 else next(iter(self._parts.values()))
+        self._check(loss, "loss")
+        if self._parts is not None:
+            self._parts = None
+        return loss  # type: ignore[no-any-return]
+
+    def add_to_buffer(self, loss: Tensor) -> None:
+        """Record a loss, detached, without waiting for the device. Raises what went wrong with an earlier one."""
+        if self._parts is None:
+            self._losses.put(loss)
+        else:
+            parts, self._parts = self._parts, None
+            self._losses.put((loss, parts))
+
+    def reset_buffer(self) -> None:
+        """Forget what was recorded."""
+        self._losses.reset()
+        self._parts = None
+
+    def summarize(self) -> LossSummary:
+        """What was recorded since the last `reset_buffer`; waits for it."""
+        values: list[float] = []
+        parts: dict[str, list[float]] = {}
+        for value, named in self._losses.values():
+            values.append(value)
+            for name, part in named.items():
+                parts.setdefault(name, []).append(part)
+        return LossSummary.of(values, parts)
+
+    def _check(self, loss: Any, what: str) -> None:
+        if not isinstance(loss, Tensor):
+            raise CriterionError(
+                f"{type(self).__name__}: the {what} is {type(loss).__name__}; expected a scalar tensor"
+                " (or a dict of named ones)"
+            )
+        if loss.numel() != 1:
+            raise CriterionError(
+                f"{type(self).__name__}: the {what} has shape {tuple(loss.shape)}; expected a scalar: "
+                "reduce it, for instance with reduction='mean'"
+            )
+
+
+def _to_host(value: Any) -> tuple[float, dict[str, float]]:
+    if isinstance(value, tuple):
+        loss, parts = value
+        return float(loss), {name: float(part) for name, part in parts.items()}
+    return float(value), {}
+
+
+class TorchCriterion(BaseCriterion):
+    """Any loss of torch, a module or a function, as a criterion.
+
+    >>> criterion = TorchCriterion(torch.nn.CrossEntropyLoss())
+    >>> config = {"class": TorchCriterion, "args": {"criterion": {"class": torch.nn.CrossEntropyLoss, "args": {}}}}
+    """
+
+    def __init__(self, criterion: Callable[[Any, Any], Tensor]) -> None:
+        super().__init__()
+        if not callable(criterion) or isinstance(criterion, type):
+            raise ConfigError(
+                f"TorchCriterion: criterion is {_shown(criterion)}; expected a loss module such as "
+                "torch.nn.CrossEntropyLoss(), or a function of outputs and labels"
+            )
+        self.criterion = criterion
+
+    def forward(self, outputs: Any, labels: Any) -> Tensor:
+        return self.criterion(outputs, labels)
+
+
+def as_criterion(criterion: Any) -> BaseCriterion:
+    """``criterion`` itself if it is a `BaseCriterion`, otherwise wrapped in a `TorchCriterion`.
+
+    >>> as_criterion(torch.nn.MSELoss())
+    TorchCriterion(
+      (criterion): MSELoss()
+    )
+    """
+    return criterion if isinstance(criterion, BaseCriterion) else TorchCriterion(criterion)
+
+
+def _shown(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"

@@ -1,0 +1,1 @@
+"""Ready metrics, one task a file."""

@@ -1,0 +1,102 @@
+"""SegmentationMetric: one class for each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from endoscope.errors import ConfigError
+from endoscope.runners.metric import BaseMetric, MetricError
+from endoscope.runners.metrics.tensors import logits_of, tensor_of
+from endoscope.runners.scores import Direction
+
+
+class SegmentationMetric(BaseMetric):
+    """Mean IoU and pixel accuracy of each datapoint; over all, also the IoU of each class.
+
+    >>> metric = SegmentationMetric(num_classes=2, ignore_index=255)
+    >>> metric({"outputs": torch.zeros(1, 2, 4, 4), "labels": torch.zeros(1, 4, 4, dtype=torch.long)})["mean_iou"]
+    tensor([1.])
+
+    Outputs are logits (B, C, ...), a dict that has them as ``logits``, or the predicted classes as integers (B, ...).
+    Labels are integers (B, ...). Pixels whose label is ``ignore_index`` count nowhere. The IoU of a class is what
+    labels and predictions share of it, over what either has; a class that neither has is left out of a mean, and its
+    own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is that of the added pixels, not the mean over datapoints. A
+    datapoint with a NaN among the logits that count, or with no pixel that counts, has NaN; the first makes the numbers
+    over all NaN as well.
+    """
+
+    DIRECTIONS: Mapping[str, Direction] = {"mean_iou": "higher", "pixel_accuracy": "higher"}
+    EVIDENCE = ("class_pixels",)
+
+    def __init__(self, num_classes: int, *, ignore_index: int | None = None) -> None:
+        if num_classes < 1:
+            raise ConfigError(f"SegmentationMetric: num_classes={num_classes}; expected at least 1")
+        self.num_classes = num_classes
+        self.ignore_index = ignore_index
+        self.AGGREGATED = {f"iou/{n}": "higher" for n in range(num_classes)}
+
+    def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Tensor]:
+        predicted, labels, unclear = self._pixels(datapoint)
+        counts = labels != self.ignore_index if self.ignore_index is not None else torch.ones_like(labels).bool()
+        spare = self.num_classes  # where pixels go that do not count
+        hits = self._by_class(labels.where(counts & (predicted == labels), spare))
+        true = self._by_class(labels.where(counts, spare))
+        found = self._by_class(predicted.where(counts, spare))
+        lost = (unclear & counts).any(1)
+        iou = hits.float() / (true + found - hits)  # 0 / 0 is NaN: a class that neither has
+        return {
+            "mean_iou": iou.nanmean(1).masked_fill(lost, torch.nan),
+            "pixel_accuracy": (hits.sum(1).float() / true.sum(1)).masked_fill(lost, torch.nan),
+            "class_pixels": torch.stack((hits, true, found), 1).masked_fill(lost[:, None, None], -1),
+        }
+
+    def aggregate(
+        self, scores: Mapping[str, Tensor], evidence: Mapping[str, Tensor], sums: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        pixels = evidence["class_pixels"].reshape(-1, 3, self.num_classes).double()
+        hits, true, found = pixels.sum(0)
+        iou = hits / (true + found - hits)
+        if bool((pixels < 0).any()):
+            iou = torch.full_like(iou, torch.nan)
+        by_class = {name: float(value) for name, value in zip(self.AGGREGATED, iou, strict=True)}
+        return {**super().aggregate(scores, evidence, sums), "mean_iou": float(iou.nanmean()), **by_class}
+
+    def _pixels(self, datapoint: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Predicted and true classes, and where there is no telling, each (B, pixels)."""
+        who = type(self).__name__
+        outputs, labels = logits_of(datapoint, who), tensor_of(datapoint, "labels", who)
+        if labels.is_floating_point() or labels.is_complex():
+            raise MetricError(f"{who}: labels are {labels.dtype}; expected integers, the class of each pixel")
+        is_logits = outputs.is_floating_point()
+        classes = (self.num_classes,) if is_logits else ()
+        expected = (*labels.shape[:1], *classes, *labels.shape[1:])
+        if labels.ndim < 2 or outputs.shape != expected:
+            raise MetricError(
+                f"{who}: outputs have shape {tuple(outputs.shape)}, labels {tuple(labels.shape)}; expected logits "
+                f"(B, {self.num_classes}, ...) or classes (B, ...), and labels (B, ...)"
+            )
+        predicted = (outputs.argmax(1) if is_logits else outputs).long().flatten(1)
+        labels = labels.long().flatten(1)
+        if labels.is_cpu:  # elsewhere looking would mean waiting; there the scatter below stops the device
+            self._check_range(labels)
+        unclear = outputs.isnan().any(1).flatten(1) if is_logits else torch.zeros_like(labels).bool()
+        return predicted, labels, unclear
+
+    def _check_range(self, labels: Tensor) -> None:
+        wrong = (labels < 0) | (labels >= self.num_classes)
+        if self.ignore_index is not None:
+            wrong &= labels != self.ignore_index
+        if bool(wrong.any()):
+            raise MetricError(
+                f"{type(self).__name__}: the labels hold class {int(labels[wrong][0])}; expected 0 to "
+                f"{self.num_classes - 1}; give ignore_index= for pixels that shall not count"
+            )
+
+    def _by_class(self, classes: Tensor) -> Tensor:
+        """How many pixels of each datapoint have each class, (B, C); without waiting, which bincount would."""
+        counts = classes.new_zeros(len(classes), self.num_classes + 1)
+        return counts.scatter_add_(1, classes, torch.ones_like(classes))[:, :-1]
