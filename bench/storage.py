@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from endoscope import BaseDebugger, SequentialDebugger, load_debug_outputs
-from endoscope.pages import format, writer
+from endoscope.pages import encoding, writer
 
 SHAPES = {"stage1": (64, 56, 56), "stage2": (128, 28, 28), "stage3": (256, 14, 14), "stage4": (512, 7, 7)}
 MAP_BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}
@@ -93,7 +93,7 @@ def write_page(folder: Path, page: Sequence[Record]) -> None:
     folder.mkdir()
     sink = writer.SafetensorsSink(folder, page_size=2 * RECORDS * RECORD_BYTES, rank=None)
     for idx, record in enumerate(page):
-        sink.append(format.encode_record(idx, {"record": record}, {}), dropped=0)
+        sink.append(encoding.encode_record(idx, {"record": record}, {}), dropped=0)
     sink.close(dropped=0)
 
 

@@ -20,7 +20,7 @@ from tests.captures import files, opened, write
 from tests.format.values import DTYPES, from_bytes
 from tests.sameness import canonical, raw
 
-from endoscope.pages import format
+from endoscope.pages import encoding, header
 from endoscope.pages.verify import verify_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -49,7 +49,7 @@ def data_start(folder: Path, page: str = "page_0") -> int:
 
 # ---------------------------------------------------------------- exact bytes
 def test_one_line_to_the_byte() -> None:
-    assert format.encode_record(7, RECORD, {}).line(4096) == (
+    assert encoding.encode_record(7, RECORD, {}).line(4096) == (
         b'{"idx":7,"at":4096,"bytes":16,"outputs":{"stage1":{"at":0,"bytes":10,"sum":"4af7f0813d177be0","value":'
         b'{"map":{"$":"tensor","dtype":"float32","shape":[1,2],"at":0},"name":"conv",'
         b'"top":{"$":"tensor","dtype":"uint8","shape":[2],"at":8}}},"score":{"value":0.5}},"line":"0bc51440fb289f6f"}\n'
@@ -327,7 +327,7 @@ def test_a_page_of_one_index_names_every_tensor(tmp_path: Path) -> None:
 
 def lines_run_to_name(tensors: int) -> int:
     """How many lines of Python run to make a header with as many tensors of one name."""
-    entries = [("0", format.Entry("x", "U8", (1,), 0, 1), k) for k in range(tensors)]
+    entries = [("0", encoding.Entry("x", "U8", (1,), 0, 1), k) for k in range(tensors)]
     ran = 0
 
     def count(*_: Any) -> Any:
@@ -338,7 +338,7 @@ def lines_run_to_name(tensors: int) -> int:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        format.encode_header(entries, 1 << 20)
+        header.encode_header(entries, 1 << 20)
     finally:
         sys.settrace(before)
     return ran

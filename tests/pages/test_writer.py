@@ -16,7 +16,7 @@ from tests.captures import datapoint, debugger, opened
 from tests.sameness import canonical
 
 from endoscope.errors import PageError
-from endoscope.pages import format
+from endoscope.pages import encoding
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, SafetensorsSink, Unencoded, WriterClosed, WriterCounts
 from endoscope.tensors import snapshot
@@ -44,7 +44,7 @@ class Disk(SafetensorsSink):
         assert self.open.wait(PATIENCE_S)
         self.fault(what)
 
-    def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
+    def append(self, record: encoding.Record | Unencoded, *, dropped: int) -> None:
         self._wait("append")
         super().append(record, dropped=dropped)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from endoscope.pages import format
+from endoscope.pages import encoding, format, header
 
 _NAME = re.compile(r"page_(\d{1,9})(?:_rank_(\d{1,9}))?\.(jsonl|safetensors|pkl)", re.ASCII)
 _CATALOGUE = re.compile(r"catalogue(?:_rank_(\d{1,9}))?\.jsonl", re.ASCII)
@@ -74,7 +74,7 @@ class Page:
         self.records = self.dropped = 0
         self.size = 512  # the first and the closing line
         self.header_size = 512  # what the header holds besides the records' entries
-        self._entries: list[tuple[str, format.Entry, int]] = []
+        self._entries: list[tuple[str, encoding.Entry, int]] = []
         self._synced = data_start
         self.indices: list[int] = []
         self.counts: list[int] = []
@@ -94,7 +94,7 @@ class Page:
             self._unmake()
             raise
 
-    def append(self, record: format.Record) -> None:
+    def append(self, record: encoding.Record) -> None:
         """Write one record: its tensors, then its line. A failure takes back what was written of it, and is raised."""
         line = record.line(self._end)
         try:
@@ -104,7 +104,7 @@ class Page:
         except OSError:
             self._take_back()
             raise
-        label = format.label(record.idx)
+        label = header.label(record.idx)
         self._entries += [(label, e, self._end) for e in record.entries]
         self.indices += record.indices
         self.counts.append(len(record.indices))
@@ -137,12 +137,12 @@ class Page:
             if not self._broken:
                 if self._end == self.data_start:  # no tensor: the file must still be as long as its header
                     os.ftruncate(self._data, self.data_start)
-                header = format.encode_header(self._entries, self.data_start)
+                head = header.encode_header(self._entries, self.data_start)
                 done = 0
-                while done < len(header):
-                    done += os.pwrite(self._data, header[done:], done)
+                while done < len(head):
+                    done += os.pwrite(self._data, head[done:], done)
                 closing = {"records": self.records, "datapoints": len(self.indices), "bytes": self._end,
-                           "header": xxhash.xxh3_64_hexdigest(header), "dropped": dropped}  # fmt: skip
+                           "header": xxhash.xxh3_64_hexdigest(head), "dropped": dropped}  # fmt: skip
                 self.line_end += write_all(self._text, [format.sealed({"closed": closing})])
             os.fsync(self._data)
             os.fsync(self._text)

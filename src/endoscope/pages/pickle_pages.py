@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from endoscope.errors import ConfigError, PageFormatError
-from endoscope.pages import format, page, scalars
+from endoscope.pages import encoding, format, page, scalars
 from endoscope.pages.writer import PageWriter, SafetensorsSink, Unencoded
 from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
@@ -101,7 +101,7 @@ class PickleSink:
         self._page: dict[int, Any] = {}
         self.unsaved = 0
 
-    def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
+    def append(self, record: encoding.Record | Unencoded, *, dropped: int) -> None:
         assert isinstance(record, Unencoded), "pickle pages take records unencoded"
         if self._page and self._size + record.nbytes > self.page_size:
             self._turn()

@@ -9,7 +9,7 @@ import torch
 import xxhash
 
 from endoscope.errors import PageFormatError
-from endoscope.pages import format
+from endoscope.pages import decoding, format
 from endoscope.pages.files import PageFiles, read_at
 from endoscope.pages.scan import read_indices
 
@@ -31,7 +31,7 @@ class RecordReader:
 
     @property
     def notes(self) -> dict[str, Any]:
-        notes = format.decode(self.members.get("notes", {}), _no_tensor, None)
+        notes = decoding.decode(self.members.get("notes", {}), _no_tensor, None)
         if not (isinstance(notes, dict) and all(isinstance(v, dict) for v in notes.values())):
             raise PageFormatError("notes are malformed")
         return notes
@@ -45,20 +45,20 @@ class RecordReader:
         if count == 1:
             row = None
         if "bytes" not in block:
-            return format.decode(block["value"], _no_tensor, row)
+            return decoding.decode(block["value"], _no_tensor, row)
         start, size = block.get("at"), block["bytes"]
         if type(start) is not int or type(size) is not int or start < 0 or size < 0:
             raise PageFormatError(f"outputs of {name!r} have no place")
-        spans = format.spans(block["value"], size, count)
+        spans = decoding.spans(block["value"], size, count)
         by_ref = self._fetch(block, self.at + start, size, spans, row)
-        return format.decode(block["value"], lambda ref: by_ref[id(ref)], row)
+        return decoding.decode(block["value"], lambda ref: by_ref[id(ref)], row)
 
     def _fetch(
         self,
         block: dict[str, Any],
         at: int,
         size: int,
-        spans: list[format.Span],
+        spans: list[decoding.Span],
         row: int | None,
     ) -> dict[int, torch.Tensor]:
         """Read and verify the bytes that ``row`` needs, and make tensors of them."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from endoscope.errors import ConfigError, FolderInUseError, PageError
-from endoscope.pages import catalogue, format, page
+from endoscope.pages import catalogue, header, page
+from endoscope.pages.encoding import Record, encode_record
 from endoscope.tensors import Snapshot, nbytes
 
 log = logging.getLogger("endoscope")
@@ -48,7 +49,7 @@ class PageSink(Protocol):
     unsaved: int
     """Records that were appended and are not in the kernel's hands yet."""
 
-    def append(self, record: format.Record | Unencoded, *, dropped: int) -> None: ...
+    def append(self, record: Record | Unencoded, *, dropped: int) -> None: ...
     def flush(self) -> None: ...
     def close(self, *, dropped: int) -> None: ...
 
@@ -62,8 +63,8 @@ class Unencoded:
     notes: Mapping[str, Any]
     nbytes: int
 
-    def encode(self) -> format.Record:
-        return format.encode_record(self.idx, {k: s.wait() for k, s in self.outputs.items()}, self.notes)
+    def encode(self) -> Record:
+        return encode_record(self.idx, {k: s.wait() for k, s in self.outputs.items()}, self.notes)
 
 
 class SafetensorsSink:
@@ -80,16 +81,16 @@ class SafetensorsSink:
         self._room = 16 << 10
         self._catalogue = folder / page.catalogue_name(rank)
 
-    def append(self, record: format.Record | Unencoded, *, dropped: int) -> None:
+    def append(self, record: Record | Unencoded, *, dropped: int) -> None:
         if isinstance(record, Unencoded):
             record = record.encode()
         if dropped:
             record.body += b',"dropped":%d' % dropped
-        header = format.header_bytes(record, format.label(record.idx))
+        entries = header.header_bytes(record, header.label(record.idx))
         size = record.nbytes + len(record.body) + 128
         p = self._page
         if p is not None:
-            no_room = p.header_size + header > p.data_start
+            no_room = p.header_size + entries > p.data_start
             if no_room or not p.usable or p.data_start + p.size + size > self.page_size:
                 self._close_page(dropped=0)
                 p = None
@@ -97,12 +98,12 @@ class SafetensorsSink:
         if p is None:
             # The header is written last and its room reserved first: for as many records like this one as a page
             # holds, but for small records no more than is sure to be used; it grows with the pages that use it up.
-            expected = header * self.page_size // (size + header)
-            room = 512 + max(header, min(expected, max(self._room, record.nbytes)))
+            expected = entries * self.page_size // (size + entries)
+            room = 512 + max(entries, min(expected, max(self._room, record.nbytes)))
             number, self._next = self._next, self._next + 1
             p = self._page = page.Page(self.folder, number, self.rank, data_start=-(-room // 64) * 64)
         p.append(record)
-        p.header_size += header
+        p.header_size += entries
         p.dropped += dropped
 
     def flush(self) -> None:
@@ -149,7 +150,7 @@ class PageWriter:
         self._limit = queue_bytes
         self._on_full = on_full
         self._encode = encode
-        self._queue: queue.SimpleQueue[tuple[format.Record | Unencoded, int, int] | _Flush | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Record | Unencoded, int, int] | _Flush | None] = queue.SimpleQueue()
         self._lock = threading.Condition(threading.Lock())
         self._pending = 0
         self._waiting = 0
@@ -173,9 +174,9 @@ class PageWriter:
         """Queue one record; False when it was dropped. Waits while the queue is full, unless ``on_full="drop"``."""
         if self.foreign:
             return False
-        item: format.Record | Unencoded
+        item: Record | Unencoded
         if self._encode and all(s.ready for s in outputs.values()):
-            item = format.encode_record(idx, {k: s.value for k, s in outputs.items()}, notes)
+            item = encode_record(idx, {k: s.value for k, s in outputs.items()}, notes)
             size = item.nbytes + len(item.body)
         else:
             size = sum(nbytes(s.value) for s in outputs.values()) + 1024

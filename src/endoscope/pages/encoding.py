@@ -1,0 +1,236 @@
+"""Encoding: a record's values to the blocks of a page and the body of its line.
+
+Runs on the thread that called the debugger when the bytes are ready (measured faster than handing it to the writer
+thread). Pure functions; no file is touched here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from endoscope.pages import format, scalars
+from endoscope.pages.format import ALIGN, DTYPES, NAMES, Dtype, seal, to_json
+from endoscope.tensors import MAX_DEPTH
+from endoscope.values import PerDatapoint, WholeBatch
+
+
+@dataclass(slots=True)
+class _Part:
+    """One tensor on its way into a block."""
+
+    bytes: np.ndarray[Any, Any]
+    ref: dict[str, Any]
+    dtype: Dtype
+    shape: tuple[int, ...]
+    path: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """One tensor as it will stand in the safetensors header; ``start`` counts from the record's first byte."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Record:
+    """One encoded record: a datapoint, or a batch of them."""
+
+    idx: int | list[int]
+    body: bytes
+    """The line after ``"idx"`` and ``"at"``, without braces."""
+    buffers: list[Any]
+    """The tensors' bytes in file order, padding included; the arrays keep the tensors alive."""
+    nbytes: int
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def indices(self) -> list[int]:
+        return self.idx if isinstance(self.idx, list) else [self.idx]
+
+    def line(self, at: int) -> bytes:
+        return seal(b'{"idx":%s,"at":%d,%s' % (to_json(self.idx).encode(), at, self.body))
+
+
+def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> Record:
+    """Encode one record. ``outputs`` is by debugger and already owned (see `endoscope.tensors.snapshot`).
+
+    What cannot be encoded is left out and becomes a failure in the record's notes, so that the rest is kept.
+    """
+    count = len(idx) if isinstance(idx, list) else 1
+    notes = {kind: {n: shortened(v) if isinstance(v, str) else v for n, v in of.items()} for kind, of in notes.items()}
+    record = Record(idx, b"", [], 0)
+    blocks: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    for name, value in outputs.items():
+        before = record.nbytes, len(record.buffers), len(record.entries)
+        encoder = _Encoder(count)
+        try:
+            blocks[name] = f"{to_json(name)}:{encoder.finish(encoder.encode(value, name, 0), record)}"
+        except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
+            failures[name] = shortened(f"could not be stored: {type(e).__name__}: {e}")
+            record.nbytes, buffers, entries = before
+            del record.buffers[buffers:], record.entries[entries:]
+    while True:
+        if failures:
+            notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
+        body = '"bytes":%d,"outputs":{%s}' % (record.nbytes, ",".join(blocks.values()))
+        if notes:
+            body += ',"notes":' + to_json(_Encoder(1).encode(notes, "notes", 0))
+        record.body = body.encode()
+        short = len(body) + 24 * count + 256 <= format.MAX_LINE
+        if not blocks or (short and format.containers(record.body) < format.MAX_CONTAINERS):
+            return record
+        largest = max(blocks, key=lambda name: len(blocks[name]))
+        text = blocks.pop(largest)
+        failures[largest] = f"could not be stored: its text takes {len(text) >> 20} MB; return large lists as tensors"
+
+
+def shortened(message: str, most: int = 1000) -> str:
+    """A message that goes into a record's notes."""
+    return message if len(message) <= most else message[: most - 1] + "…"
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+class _Encoder:
+    """Encodes one debugger's value: JSON for structure and scalars, references for tensors."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.parts: list[_Part] = []
+
+    def encode(self, value: Any, path: str, depth: int) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$": "float", "value": repr(value)}
+        if depth > MAX_DEPTH:
+            raise ValueError(f"value nested deeper than {MAX_DEPTH} levels")
+        depth += 1
+        if kind is dict:
+            if "$" not in value and set(map(type, value)) <= {str}:
+                return {k: v if type(v) in _PLAIN else self.encode(v, f"{path}/{k}", depth) for k, v in value.items()}
+            items = [[self.encode(k, path, depth), self.encode(v, f"{path}/{k}", depth)] for k, v in value.items()]
+            return {"$": "dict", "items": items}
+        if kind is list:
+            return self.sequence(value, path, depth)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, path)
+        if isinstance(value, np.ndarray):
+            return self.array(value, path)
+        if kind is PerDatapoint:
+            return self.per_datapoint(value, path, depth)
+        if kind is WholeBatch:
+            return self.uncut(value.value, path, depth)
+        return scalars.encode(value, lambda v, k: self.encode(v, f"{path}/{k}", depth))
+
+    def sequence(self, value: Sequence[Any], path: str, depth: int) -> list[Any]:
+        kinds = set(map(type, value))
+        if kinds <= _PLAIN or (kinds == {float} and math.isfinite(sum(value))):
+            return list(value)
+        return [self.encode(v, f"{path}/{i}", depth) for i, v in enumerate(value)]
+
+    def per_datapoint(self, value: PerDatapoint, path: str, depth: int) -> Any:
+        if len(value) != self.count:  # of a layer whose first dimension is not the batch: all of it, for everyone
+            return self.uncut([*value], path, depth)
+        first = value[0]
+        if isinstance(first, torch.Tensor) and all(
+            isinstance(v, torch.Tensor)
+            and v.layout is torch.strided
+            and (v.shape, v.dtype) == (first.shape, first.dtype)
+            for v in value
+        ):
+            ref = self.tensor(scalars.stacked(value), path)
+            ref["batch"] = "one"
+            return ref
+        return {"$": "each", "values": self.uncut([*value], path, depth)}
+
+    def uncut(self, value: Any, path: str, depth: int) -> Any:
+        """Encode what belongs to the whole batch, or to one datapoint already: no tensor in it is sliced."""
+        count, self.count = self.count, 1
+        try:
+            return self.encode(value, path, depth)
+        finally:
+            self.count = count
+
+    def array(self, value: np.ndarray[Any, Any], path: str) -> Any:
+        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
+            try:
+                ref = self.tensor(torch.from_numpy(value.astype(value.dtype.newbyteorder("="), copy=False)), path)
+            except TypeError:  # longdouble, which torch does not have
+                return scalars.encode_array(value)
+            ref["numpy"] = True  # in the reference itself: its place is filled in later
+            return ref
+        return scalars.encode_array(value)
+
+    def tensor(self, t: torch.Tensor, path: str) -> dict[str, Any]:
+        batched = self.count > 1 and t.ndim > 0 and t.shape[0] == self.count
+        if t.layout is not torch.strided or t.is_quantized:
+            return {**self.composite(t, path), **({"batch": "slice"} if batched else {})}
+        name = NAMES.get(t.dtype)
+        if name is None:
+            raise TypeError(f"tensors of {t.dtype} cannot be stored")
+        dtype = DTYPES[name]
+        if dtype.numpy is not None:
+            data = t.numpy().reshape(-1).view(np.uint8)
+        else:
+            data = scalars.as_bytes(t).numpy()
+        ref: dict[str, Any] = {"$": "tensor", "dtype": name, "shape": list(t.shape), "at": 0}
+        if batched:
+            ref["batch"] = "slice"
+        self.parts.append(_Part(data, ref, dtype, tuple(t.shape), path))
+        return ref
+
+    def composite(self, t: torch.Tensor, path: str) -> dict[str, Any]:
+        """A sparse or quantised tensor as its plain component tensors; these belong to the whole batch."""
+        kind, parts, about = scalars.take_apart(t)
+        return {"$": kind, **about, "parts": self.uncut(parts, path, 0)}
+
+    def finish(self, tree: Any, record: Record) -> str:
+        """Lay the parts out behind what ``record`` holds already; returns the block as JSON."""
+        if not self.parts:
+            return '{"value":%s}' % to_json(tree)
+        # Widest elements first: then every tensor starts at a multiple of its own element size without gaps.
+        if len(self.parts) > 1:
+            self.parts.sort(key=lambda p: -min(ALIGN, p.dtype.torch.itemsize))
+        start = record.nbytes
+        at = 0
+        shared = xxhash.xxh3_64()
+        each = [xxhash.xxh3_64() for _ in range(self.count)] if any("batch" in p.ref for p in self.parts) else []
+        for p in self.parts:
+            size = p.bytes.nbytes
+            p.ref["at"] = at
+            if "batch" in p.ref:
+                step = size // self.count
+                rows = p.bytes.data
+                for j, digest in enumerate(each):
+                    digest.update(rows[j * step : (j + 1) * step])
+            else:
+                shared.update(p.bytes.data)
+            if size:
+                record.buffers.append(p.bytes)
+            shape = p.shape if p.dtype.safetensors != "U8" or p.dtype.torch is torch.uint8 else (size,)
+            record.entries.append(Entry(p.path, p.dtype.safetensors, shape + p.dtype.extra, start + at, size))
+            at += size
+        text = f'"at":{start},"bytes":{at},"sum":"{shared.hexdigest()}"'
+        if each:
+            text += ',"sums":["%s"]' % '","'.join(d.hexdigest() for d in each)
+        if pad := -at % ALIGN:
+            record.buffers.append(bytes(pad))
+            record.entries.append(Entry("padding", "U8", (pad,), start + at, pad))
+        record.nbytes = start + at + pad
+        return '{%s,"value":%s}' % (text, to_json(tree))
