@@ -1,0 +1,1 @@
+"""Train and evaluate from a config, with debuggers looking on."""

@@ -1,0 +1,80 @@
+"""Loaders: from a dataloader node and a dataset to a DataLoader whose order and augmentation repeat bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from endoscope.config import build_from_config
+from endoscope.errors import ConfigError
+from endoscope.runners.batches import UserCollate, collate
+from endoscope.runners.datapoints import Datapoints, NumberedItem, adapt
+
+DEFAULT_BATCH_SIZE = 32
+
+
+def make_loader(
+    node: dict[str, Any] | None,
+    dataset: Any,
+    *,
+    shuffle_default: bool,
+    seed: int,
+    sampler: Sampler[int] | Iterable[int] | None = None,
+    key_path: str = "",
+) -> DataLoader[Any]:
+    """A DataLoader of batches in the shape of datapoints.
+
+    >>> loader = make_loader(None, [(torch.zeros(3), 1)] * 100, shuffle_default=True, seed=0)
+    >>> next(iter(loader))["inputs"].shape
+    torch.Size([32, 3])
+
+    What the node says goes before the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, a generator seeded with
+    ``seed``. The generator decides the order, and the seeds of torch, numpy and ``random`` in every worker; setting its
+    state before an epoch repeats that epoch. A ``collate_fn`` of the node is given the dataset's own items.
+    sampler: the runner's, where it shares the data among ranks; it takes the place of ``shuffle``.
+    """
+    node = {"class": DataLoader} if node is None else node
+    args = dict(node.get("args", {}))
+    where = f"{key_path}.args" if key_path else "args"
+    user_collate = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
+    data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
+    if isinstance(data, Datapoints) and len(data) == 0:
+        raise ConfigError(f"{where.removesuffix('.args')}: the dataset has no items")
+    if sampler is not None:
+        for name in ("sampler", "batch_sampler"):
+            if args.get(name) is not None:
+                raise ConfigError(f"{where}.{name}: the runner shares the data among the ranks itself; remove it")
+        args.pop("shuffle", None)
+        args["sampler"] = sampler
+    _fill_in(args, shuffle=shuffle_default and isinstance(data, Datapoints), where=where)
+    generator = {} if args.get("generator") is not None else {"generator": torch.Generator().manual_seed(seed)}
+    args = {name: value for name, value in args.items() if name not in generator}
+    loader: DataLoader[Any] = build_from_config(
+        {**node, "args": args},
+        key_path=key_path,
+        dataset=data,
+        collate_fn=collate if user_collate is None else UserCollate(user_collate),
+        **generator,
+    )
+    if isinstance(data, Datapoints) and len(loader) == 0:
+        raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
+    return loader
+
+
+def shuffles(node: dict[str, Any] | None, *, default: bool) -> bool:
+    """Whether a dataloader node asks for a new order in every epoch."""
+    wanted = (node or {}).get("args", {}).get("shuffle")
+    return default if wanted is None else bool(wanted)
+
+
+def _fill_in(args: dict[str, Any], *, shuffle: bool, where: str) -> None:
+    if args.get("batch_sampler") is not None:
+        return  # it decides the order and the size
+    args.setdefault("batch_size", DEFAULT_BATCH_SIZE)
+    if args["batch_size"] is None:
+        raise ConfigError(f"{where}.batch_size: found None; expected a number: the runner numbers the items of a batch")
+    if args.get("sampler") is None:
+        args.setdefault("shuffle", shuffle)

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from endoscope.errors import DatapointError
+from endoscope.runners.batches import UserCollate, collate, to_device
+from endoscope.runners.datapoints import NumberedItem, datapoint
+
+REMEDY = "make them alike in the dataset, or give the dataloader node a 'collate_fn' that joins them"
+
+
+def batch(*items: Any) -> dict[str, Any]:
+    return collate([datapoint(item, i) for i, item in enumerate(items)])
+
+
+def refusal(*items: Any) -> str:
+    with pytest.raises(DatapointError) as caught:
+        batch(*items)
+    return str(caught.value)
+
+
+# ---- joining
+def test_inputs_and_labels_are_joined_as_torch_does_it() -> None:
+    found = batch((torch.zeros(2), 1), (torch.ones(2), 0))
+    assert torch.equal(found["inputs"], torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    assert torch.equal(found["labels"], torch.tensor([1, 0]))
+    assert torch.equal(found["meta_info"]["idx"], torch.tensor([0, 1]))
+    assert found["meta_info"]["idx"].dtype == torch.int64
+
+
+def test_nested_inputs_and_labels() -> None:
+    item = {"inputs": {"a": torch.zeros(2), "b": [torch.zeros(1), 3.0]}, "labels": {"box": np.zeros(4)}}
+    found = batch(item, item, item)
+    assert found["inputs"]["a"].shape == (3, 2)
+    assert found["inputs"]["b"][0].shape == (3, 1)
+    assert found["labels"]["box"].shape == (3, 4)
+
+
+def test_no_labels_stay_none() -> None:
+    assert batch(torch.zeros(2), torch.zeros(2))["labels"] is None
+
+
+def meta(*values: Any) -> Any:
+    return batch(*({"inputs": torch.zeros(1), "meta_info": {"field": value}} for value in values))["meta_info"]["field"]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ((1, 2), torch.int64),
+        ((0.5, 2.0), torch.float64),
+        ((True, False), torch.bool),
+        ((np.float32(1), np.float32(2)), torch.float32),
+        ((torch.zeros(2), torch.ones(2)), torch.float32),
+        ((np.zeros(2), np.zeros(2)), torch.float64),
+    ],
+)
+def test_fields_that_go_together_become_a_tensor(values: Any, dtype: torch.dtype) -> None:
+    found = meta(*values)
+    assert found.dtype == dtype
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("a", "b"),
+        (None, None),
+        (None, "b"),
+        (1, 2.0),
+        (1, None),
+        (1, 2**70),
+        ((1, 2), (3, 4)),
+        ([1], [2]),
+        ({"a": 1}, {"a": 2}),
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int64)),
+        (np.array(["a"]), np.array(["b"])),
+        (b"a", b"b"),
+    ],
+)
+def test_fields_that_do_not_stay_a_list_with_one_entry_a_datapoint(values: Any) -> None:
+    found = meta(*values)
+    assert type(found) is list
+    assert all(one is value for one, value in zip(found, values, strict=True))
+
+
+def test_a_field_that_some_lack_has_none_there() -> None:
+    found = batch({"x": torch.zeros(1), "path": "a"}, {"x": torch.zeros(1), "size": 3})["meta_info"]
+    assert (found["path"], found["size"]) == (["a", None], [None, 3])
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (
+            [(torch.zeros(3, 4), 1), (torch.zeros(3, 4), 1), (torch.zeros(3, 5), 1)],
+            "inputs: shape (3, 4) for datapoint 0 and shape (3, 5) for datapoint 2 do not make a batch",
+        ),
+        (
+            [({"a": [torch.zeros(1)]}, 1), ({"a": [torch.zeros(2)]}, 1)],
+            "inputs.a[0]: shape (1,) for datapoint 0 and shape (2,) for datapoint 1 do not make a batch",
+        ),
+        (
+            [(torch.zeros(1), np.zeros(2)), (torch.zeros(1), np.zeros(3))],
+            "labels: shape (2,) for datapoint 0 and shape (3,) for datapoint 1 do not make a batch",
+        ),
+        (
+            [(torch.zeros(1), 1), (torch.zeros(1), None)],
+            "labels: a int for datapoint 0 and None for datapoint 1 do not make a batch",
+        ),
+        (
+            [({"a": torch.zeros(1)}, 1), ({"b": torch.zeros(1)}, 1)],
+            "inputs: keys ['a'] for datapoint 0 and keys ['b'] for datapoint 1 do not make a batch",
+        ),
+        (
+            [([1, 2], 1), ([1], 1)],
+            "inputs: length 2 for datapoint 0 and length 1 for datapoint 1 do not make a batch",
+        ),
+        (
+            [(slice(1), 1), (slice(2), 1)],
+            "inputs of the datapoints do not make a batch: default_collate: batch must contain tensors, numpy arrays, "
+            "numbers, dicts or lists; found <class 'slice'>",
+        ),
+    ],
+)
+def test_what_does_not_make_a_batch_names_the_two(items: Sequence[Any], expected: str) -> None:
+    assert refusal(*items) == f"{expected}\n{REMEDY}"
+
+
+# ---- a user's own collate_fn
+def numbered(*items: Any) -> list[NumberedItem]:
+    return [NumberedItem(item, 10 + i) for i, item in enumerate(items)]
+
+
+def pair(items: list[Any]) -> Any:
+    return torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
+
+
+X = torch.zeros(2)
+
+
+def test_it_gets_the_datasets_own_items_and_a_pair_gets_its_indices() -> None:
+    found = UserCollate(pair)(numbered((X, 1), (X, 2)))
+    assert found["inputs"].shape == (2, 2)
+    assert found["labels"].tolist() == [1, 2]
+    assert found["meta_info"]["idx"].tolist() == [10, 11]
+
+
+def test_items_may_be_anything_that_it_understands() -> None:
+    found = UserCollate(lambda items: torch.tensor([len(item) for item in items]))(numbered("one", "three"))
+    assert found["inputs"].tolist() == [3, 5]
+    assert found["meta_info"]["idx"].tolist() == [10, 11]
+
+
+def test_a_dict_in_our_shape_is_taken_as_it_is() -> None:
+    def ours(items: list[Any]) -> Any:
+        return {"inputs": torch.zeros(1), "labels": None, "meta_info": {"idx": [7], "path": ["a"]}}
+
+    found = UserCollate(ours)(numbered((X, 1), (X, 2)))
+    assert found["meta_info"]["idx"].tolist() == [7]
+    assert found["meta_info"]["path"] == ["a"]
+
+
+def test_a_batch_as_tokenizers_give_it() -> None:
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    encoded = UserDict({"input_ids": ids, "attention_mask": ids, "labels": torch.tensor([0, 1])})
+    found = UserCollate(lambda items: encoded)(numbered("a", "b"))
+    assert list(found["inputs"]) == ["input_ids", "attention_mask"]
+    assert found["labels"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("item", [{"x": X, "meta_info": {"idx": 3}}, {"x": X, "idx": 3}, (X, 1, {"idx": 3})])
+def test_the_items_own_indices_are_respected(item: Any) -> None:
+    assert UserCollate(lambda items: X[:1])(numbered(item))["meta_info"]["idx"].tolist() == [3]
+
+
+def test_a_batch_that_lost_items_is_refused_unless_it_says_which_are_left() -> None:
+    def drops(items: list[Any]) -> Any:
+        return pair(items[1:])
+
+    with pytest.raises(DatapointError) as caught:
+        UserCollate(drops)(numbered((X, 1), (X, 2), (X, 3)))
+    assert str(caught.value) == (
+        "collate_fn was given 3 items and returned tensors of length 2: which is which?\n"
+        "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
+    )
+    told = UserCollate(lambda items: (*drops(items), {"idx": [11, 12]}))
+    assert told(numbered((X, 1), (X, 2), (X, 3)))["meta_info"]["idx"].tolist() == [11, 12]
+
+
+def test_an_index_that_is_no_list_is_refused() -> None:
+    with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as a int; expected one for each item"):
+        UserCollate(lambda items: (X, X, {"idx": 3}))(numbered(X))
+
+
+def test_items_that_nobody_numbered_are_refused() -> None:
+    with pytest.raises(DatapointError, match="several workers or ranks cannot number an iterable dataset together"):
+        UserCollate(lambda items: X[:1])([NumberedItem(X, None)])
+
+
+# ---- moving
+Pair = namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    nodes: torch.Tensor
+    name: str
+    size: int = dataclasses.field(default=3, init=False)
+
+
+class Movable:
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def to(self, device: str) -> Movable:
+        return Movable(device)
+
+
+def test_inputs_and_labels_are_moved_however_nested_and_keep_their_types() -> None:
+    values = {"inputs": {"a": [X, (X, "text")], "n": None}, "labels": Pair(X, 3), "meta_info": {"idx": X}}
+    moved = to_device(values, "meta")
+    assert moved["inputs"]["a"][0].is_meta
+    assert moved["inputs"]["a"][1][0].is_meta
+    assert moved["inputs"]["a"][1][1] == "text"
+    assert moved["inputs"]["n"] is None
+    assert type(moved["labels"]) is Pair
+    assert moved["labels"].a.is_meta
+    assert not values["labels"].a.is_meta  # type: ignore[attr-defined]
+
+
+def test_meta_info_stays_on_the_host() -> None:
+    info = {"idx": torch.tensor([1]), "path": ["a"]}
+    assert to_device({"inputs": X, "labels": None, "meta_info": info}, "meta")["meta_info"] is info
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
+def test_mappings_keep_their_type(kind: Any) -> None:
+    given = kind({"a": X})
+    moved = to_device({"inputs": given}, "meta")["inputs"]
+    assert type(moved) is kind
+    assert moved["a"].is_meta
+    assert not given["a"].is_meta
+
+
+def test_dataclasses_and_what_can_move_itself() -> None:
+    given = Graph(X, "g")
+    moved = to_device({"inputs": [given, Movable()]}, "meta")["inputs"]
+    assert type(moved[0]) is Graph
+    assert moved[0].nodes.is_meta
+    assert (moved[0].name, moved[0].size) == ("g", 3)
+    assert not given.nodes.is_meta
+    assert moved[1].device == "meta"
+
+
+def test_what_is_there_already_is_not_copied() -> None:
+    assert to_device({"inputs": X}, "cpu")["inputs"] is X
