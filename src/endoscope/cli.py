@@ -19,7 +19,9 @@ from endoscope.errors import DamagedRecordError, EndoscopeError, closest
 
 COMMANDS = {
     "demo": "endoscope.commands.demo",
+    "eval": "endoscope.commands.eval",
     "pages": "endoscope.commands.pages",
+    "train": "endoscope.commands.train",
 }
 """Each subcommand and the module that has it, under the same name."""
 

@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 
-FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics", "config", "randomness"}
+FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics", "config", "randomness", "calling"}
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"errors"},
     "config": {"errors"},
     "randomness": set(),
+    "calling": set(),
     "tensors": {"errors", "values"},
     "layers": {"errors", "values", "tensors"},
     "statistics": {"errors", "values", "tensors", "layers"},

@@ -15,9 +15,12 @@ from rich.console import Console
 from tests.commands.captured import Run
 
 from endoscope import load_debug_outputs
-from endoscope.commands.digits import DigitNet, load_digits, train_and_capture
+from endoscope.commands.digits import DigitNet, Digits, evaluation_config, training_config
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
+from endoscope.runners.checkpoints import load_checkpoint
+from endoscope.runners.scores import read_scores
+from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 
 
 def snippet(output: str) -> str:
@@ -35,16 +38,16 @@ def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.
     (work_dir,) = Path("runs").iterdir()
     assert re.fullmatch(r"demo-\d{8}-\d{6}", work_dir.name)
 
-    folder = work_dir / "epoch_0" / "debugger"
-    assert verify_folder(folder) == []
-    outputs = load_debug_outputs(work_dir / "epoch_0")
+    for capture in (work_dir / "training" / "epoch_0", work_dir / "evaluation"):
+        assert verify_folder(capture / "debugger") == []
+    outputs = load_debug_outputs(work_dir / "evaluation")
     assert len(outputs) == 359
     for seen in (outputs[idx] for idx in list(outputs)[::60]):
         assert list(seen) == ["feature_maps", "activations/relu1", "activations/relu2", "gradcam"]
         assert seen["feature_maps"]["feature_map"].shape == (1, 32, 8, 8)
         assert seen["gradcam"]["gradcam"].shape == (1, 8, 8)
     assert re.search(r"epoch_0/debugger +\d+ +12 +359 .* closed +0 +0", result.stdout)
-    assert "359 validation datapoints captured" in result.stdout
+    assert re.search(r"^359 datapoints   accuracy 0\.\d+", result.stdout, re.MULTILINE)
 
     code = snippet(result.stdout)
     assert len(code.splitlines()) == 3
@@ -58,21 +61,32 @@ def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.
 
     worst = int(re.search(r"Inside datapoint (\d+): a (\d), read as (\d)", result.stdout)[1])  # type: ignore[index]
     assert f"outputs[{worst}]" in code
-    assert torch.equal(load_digits().tensors[0][worst, 0] * 16 % 1, torch.zeros(8, 8))
+    assert worst == read_scores(work_dir / "evaluation" / "evaluation_scores.json").worst("loss", 1)[0][0]
 
 
-def test_the_capture_is_what_the_model_computes_and_checkpoints_are_spaced(tmp_path: Path) -> None:
-    data = torch.utils.data.TensorDataset(*(t[:60] for t in load_digits().tensors))
-    epochs = list(train_and_capture(data, tmp_path, epochs=3))
-    assert [e.saved is not None for e in epochs] == [False, True, True]
-    assert all(e.saved.complete for e in epochs if e.saved is not None)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch_1", "epoch_2"]
-    again = list(train_and_capture(data, tmp_path / "again", epochs=3))
-    assert [e.verdicts for e in again] == [e.verdicts for e in epochs]  # seeded, and capturing changes nothing
-    worst = max(epochs[-1].verdicts, key=lambda v: v.loss)
-    seen = load_debug_outputs(tmp_path / "epoch_2")[worst.idx]
-    assert seen["gradcam"]["target_class"] == worst.prediction
-    assert sum(p.numel() for p in DigitNet().parameters()) < 20_000
+def test_splits_share_no_digit_and_idx_is_scikit_learns() -> None:
+    from sklearn.datasets import load_digits
+
+    splits = [Digits(split) for split in ("train", "val", "eval")]
+    places = [d["meta_info"]["idx"] for split in splits for d in split]
+    assert sorted(places) == list(range(1797))
+    target = load_digits().target
+    assert all(int(d["labels"]) == target[d["meta_info"]["idx"]] for d in splits[1])
+
+
+def test_what_it_looks_at_is_what_the_model_computes(tmp_path: Path) -> None:
+    SupervisedTrainer(training_config(tmp_path / "a", epochs=1)).run()
+    scores = SupervisedEvaluator(evaluation_config(tmp_path / "b", tmp_path / "a")).run()
+    model = DigitNet()
+    model.load_state_dict(load_checkpoint(tmp_path / "a" / "epoch_0" / "checkpoint.pt")["model"])
+    model.eval()
+    data = Digits("eval")
+    outputs = model(torch.stack([d["inputs"] for d in data]))
+    seen = load_debug_outputs(tmp_path / "b")
+    for k in range(0, len(data), 50):
+        idx = data[k]["meta_info"]["idx"]
+        assert seen[idx]["gradcam"]["target_class"] == int(outputs[k].argmax())
+        assert scores.per_datapoint[idx]["accuracy"] == float(outputs[k].argmax() == data[k]["labels"])
 
 
 def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
@@ -86,7 +100,7 @@ def test_without_scikit_learn(tmp_path: Path, run: Run, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = run("demo", "--work-dir", tmp_path / "new")
     assert result.exit_code == 2
-    assert result.stderr == "Error: the demo needs scikit-learn: pip install 'endoscope[demo]'\n"
+    assert result.stderr == "Error: the digits need scikit-learn: pip install 'endoscope[demo]'\n"
     assert not (tmp_path / "new").exists()
 
 

@@ -53,7 +53,7 @@ def test_what_is_not_given_has_its_default() -> None:
     defaults = {
         "seed": 0, "scheduler": None, "scheduler_step": "epoch", "checkpoint_method": "latest", "checkpoint": None,
         "debugger": None, "device": "auto", "precision": "float32", "accumulate": 1, "clip_norm": None,
-        "compile": False, "save_datapoints": "all", "class_names": None, "train_dataloader": None,
+        "compile": False, "save_datapoints": 2000, "class_names": None, "train_dataloader": None,
         "val_dataloader": None, "eval_dataloader": None,
     }  # fmt: skip
     assert {name: getattr(settings, name) for name in defaults} == defaults

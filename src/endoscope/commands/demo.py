@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from torch.utils.data import TensorDataset
 
-    from endoscope.commands.digits import Epoch, Verdict
+    from endoscope.runners.scores import Scores
 
 WORST = 5
 
@@ -20,25 +22,33 @@ WORST = 5
 @click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the run goes; a new folder runs/demo-<time> by default.",
+    help="Where the runs go; a new folder runs/demo-<time> by default.",
 )
-@click.option("--epochs", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--epochs", type=click.IntRange(min=1), default=6, show_default=True)
 def demo(work_dir: Path | None, epochs: int) -> None:
-    """Train a small CNN on scikit-learn's digits, look inside it, and show what was found."""
+    """Train a small CNN on scikit-learn's digits, evaluate it, look inside it, and show what was found."""
     from endoscope.commands.console import console
-    from endoscope.commands.digits import load_digits, train_and_capture
+    from endoscope.commands.digits import Digits, evaluation_config, training_config
+    from endoscope.errors import ConfigError
+    from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 
+    if os.environ.get("ENDOSCOPE", "").lower() == "off":
+        raise ConfigError("ENDOSCOPE=off is set, so that nothing is captured; unset it for the demo")
+    Digits("eval")  # what it needs and has not: said before a folder is made
     out = console()
-    data = load_digits()
     folder = _new_folder(work_dir)
     out.print("A small CNN learns to read digits (scikit-learn's, 8 x 8 pixels), and Endoscope looks inside it.\n")
-    for epoch in train_and_capture(data, folder, epochs=epochs):
-        _print_epoch(out, epoch)
-    _print_saved(out, folder)
-    worst = sorted(epoch.verdicts, key=lambda v: v.loss, reverse=True)[:WORST]
-    _print_worst(out, worst)
-    _print_inside(out, folder / f"epoch_{epoch.number}", worst[0], data)
-    _print_how_to_read(out, folder, epoch.number, worst[0].idx)
+    trained, evaluated = folder / "training", folder / "evaluation"
+    with _one_thread():
+        SupervisedTrainer(training_config(trained, epochs=epochs)).run()
+        out.print("\nThe last checkpoint, on digits that it has not seen", style="bold")
+        scores = SupervisedEvaluator(evaluation_config(evaluated, trained)).run()
+    assert scores is not None  # one rank
+    _print_saved(out, trained, evaluated)
+    worst = [idx for idx, _ in scores.worst("loss", WORST)]
+    _print_worst(out, evaluated, scores, worst)
+    _print_inside(out, evaluated, worst[0])
+    _print_how_to_read(out, evaluated, worst[0])
 
 
 def _new_folder(wanted: Path | None) -> Path:
@@ -73,50 +83,63 @@ def _timed_folder(parent: Path) -> Path:
             return folder
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Work on images this small is not worth dividing, and threads that wait for each other slow it down."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 # ---------------------------------------------------------------- what is printed
-def _print_epoch(out: Console, epoch: Epoch) -> None:
-    saved = ""
-    if epoch.saved is not None:
-        whole = f"{len(epoch.verdicts)} validation datapoints captured"
-        saved = f"   {whole if epoch.saved.complete else f'captured with gaps: {epoch.saved}'}"
-    out.print(f"epoch {epoch.number}   loss {epoch.loss:.3f}   accuracy {epoch.accuracy:.1%}{saved}", soft_wrap=True)
-
-
-def _print_saved(out: Console, folder: Path) -> None:
+def _print_saved(out: Console, *runs: Path) -> None:
     from endoscope.commands.captures import capture_facts, find_captures
     from endoscope.commands.listing import capture_table
 
-    out.print("\nWhat was saved", style="bold")
-    out.print(capture_table([capture_facts(c) for c in find_captures(folder)]))
+    for run in runs:
+        out.print(f"\nCaptured in {run}", style="bold", soft_wrap=True)
+        out.print(capture_table([capture_facts(c) for c in find_captures(run)]))
 
 
-def _print_worst(out: Console, worst: list[Verdict]) -> None:
+def _print_worst(out: Console, evaluated: Path, scores: Scores, worst: list[int]) -> None:
     from rich import box
     from rich.table import Table
 
-    out.print("The datapoints that the model gets most wrong (validation, last epoch)", style="bold")
+    from endoscope.pages.reader import load_debug_outputs
+
+    data, outputs = load_debug_outputs(evaluated / "datapoints"), load_debug_outputs(evaluated / "outputs")
+    out.print("The datapoints that the model gets most wrong", style="bold")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("idx", "label", "prediction", "confidence", "loss"):
+    for name in ("idx", "label", "prediction", "confidence in the label", "loss"):
         table.add_column(name, justify="right")
-    for v in worst:
-        style = "red" if v.prediction != v.label else ""
-        table.add_row(str(v.idx), str(v.label), str(v.prediction), f"{v.confidence:.1%}", f"{v.loss:.3f}", style=style)
+    for idx in worst:
+        label, prediction = int(data[idx]["labels"]), int(outputs[idx]["outputs"].argmax())
+        found = scores.per_datapoint[idx]
+        style = "red" if prediction != label else ""
+        row = (str(idx), str(label), str(prediction), f"{found['confidence']:.1%}", f"{found['loss']:.3f}")
+        table.add_row(*row, style=style)
     out.print(table)
 
 
-def _print_inside(out: Console, epoch_dir: Path, worst: Verdict, data: TensorDataset) -> None:
+def _print_inside(out: Console, evaluated: Path, idx: int) -> None:
     """The worst datapoint, and what the capture on disk holds of it."""
     from rich.columns import Columns
 
     from endoscope.commands.pictures import normalised, picture
     from endoscope.pages.reader import load_debug_outputs
 
-    seen = load_debug_outputs(epoch_dir)[worst.idx]
-    image = data.tensors[0][worst.idx, 0].tolist()
+    datapoint = load_debug_outputs(evaluated / "datapoints")[idx]
+    seen = load_debug_outputs(evaluated)[idx]
+    image = datapoint["inputs"][0, 0].tolist()
     cam = seen["gradcam"]["gradcam"][0]
-    out.print(f"Inside datapoint {worst.idx}: a {worst.label}, read as {worst.prediction}", style="bold")
-    heat = picture(normalised(cam.tolist()), "heat", out)
     target = seen["gradcam"]["target_class"]
+    out.print(f"Inside datapoint {idx}: a {int(datapoint['labels'])}, read as {target}", style="bold")
+    heat = picture(normalised(cam.tolist()), "heat", out)
     blocks = [_captioned("the digit", picture(image, "grey", out)), _captioned(f"what speaks for {target}", heat)]
     out.print(Columns(blocks, padding=(0, 6)))
     highest = cam.max().item()
@@ -135,20 +158,20 @@ def _captioned(caption: str, shown: RenderableType) -> RenderableType:
     return Group(Text(caption, style="dim"), shown)
 
 
-def _print_how_to_read(out: Console, folder: Path, epoch: int, idx: int) -> None:
+def _print_how_to_read(out: Console, evaluated: Path, idx: int) -> None:
     from shlex import quote
 
-    run = quote(str(folder))
+    run = quote(str(evaluated))
     text = f"""
 Read it in Python:
 
     from endoscope import load_debug_outputs
-    outputs = load_debug_outputs({str(folder / f"epoch_{epoch}")!r})
+    outputs = load_debug_outputs({str(evaluated)!r})
     print(outputs[{idx}]["gradcam"]["gradcam"])
 
 or in the shell:
 
     endoscope pages list {run}
     endoscope pages show {run} {idx}
-    endoscope pages show {run} {idx} --epoch {epoch} --debugger activations"""
+    endoscope pages show {run} {idx} --debugger activations"""
     out.print(text, soft_wrap=True)

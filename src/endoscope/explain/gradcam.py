@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import math
 import operator
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from endoscope.calling import call_model
 from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.explain.undisturbed import undisturbed
 from endoscope.layers import get_layer_by_name, unwrap
@@ -89,7 +89,7 @@ class GradCAM:
 
         with undisturbed(self.model, run_hooks=self.run_hooks) as twin:
             twin.add_forward_hook(self.layer, begin_graph)
-            output = _call(twin.model, _usable(input))
+            output = call_model(twin.model, _usable(input))
             if leaf is None:
                 raise EndoscopeError(f"layer {self.layer_name!r} did not run in this forward; choose one that does")
             scores = _by_class(_scores(output), len(leaf) if leaf.ndim else 1, self.layer_name)
@@ -141,23 +141,6 @@ class GradCAM:
             f"the {tokens} tokens of layer {self.layer_name!r} make no square, even without up to {MAX_PREFIX_TOKENS} "
             "leading ones; Grad-CAM maps tokens only to square grids"
         )
-
-
-def _call(model: nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, Mapping):
-        if all(isinstance(k, str) and k.isidentifier() for k in inputs):
-            try:
-                inspect.signature(model.forward).bind(**inputs)
-            except TypeError:
-                return model(inputs)
-            return model(**inputs)
-    elif isinstance(inputs, (list, tuple)):
-        kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
-        several = inspect.Parameter.VAR_POSITIONAL in kinds
-        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        if several or sum(kind in positional for kind in kinds) != 1:
-            return model(*inputs)
-    return model(inputs)
 
 
 def _usable(inputs: Any) -> Any:

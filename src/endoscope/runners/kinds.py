@@ -70,6 +70,15 @@ def flag() -> Kind:
     return Kind("True or False", read)
 
 
+def a_class() -> Kind:
+    def read(value: Any) -> type:
+        if not isinstance(value, type):
+            raise Refused
+        return value
+
+    return Kind("a class", read)
+
+
 def choice(*names: str) -> Kind:
     def read(value: Any) -> str:
         if value not in names:

@@ -155,13 +155,22 @@ class Settings:
     compile: bool = key(kinds.flag(), "whether `torch.compile` compiles the model", default=False)
     save_datapoints: int | Literal["all"] | None = key(
         kinds.optional(kinds.either(kinds.whole(at_least=1), kinds.choice("all"))),
-        "how many of the validated or evaluated datapoints are kept in the run for the viewer, "
-        "with their inputs, labels and meta_info: the first n by index, all, or none",
-        default="all",
+        "how many of the validated or evaluated datapoints are kept in the run for the viewer, with their inputs, "
+        "labels, meta_info and, at checkpoint epochs, outputs: the first n, all, or none",
+        default=2000,
     )
     class_names: tuple[str, ...] | None = key(
         kinds.optional(kinds.texts()),
         "names of the classes, for display; otherwise the dataset's own `class_names` or `classes`",
+    )
+
+    overwrite: bool = key(
+        kinds.flag(), "whether an earlier evaluation in `work_dir` may be replaced", default=False, jobs=_EVAL
+    )
+    runner: Any = key(
+        kinds.optional(kinds.a_class()),
+        "what runs it: your own subclass of `BaseTrainer` or `BaseEvaluator`",
+        default_text="`SupervisedTrainer` or `SupervisedEvaluator`",
     )
 
     @classmethod

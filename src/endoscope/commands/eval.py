@@ -1,0 +1,16 @@
+"""``endoscope eval CONFIG``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from endoscope.commands.running import config_options, run_config
+
+
+@click.command()
+@config_options
+def eval(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
+    """Evaluate as CONFIG describes, a Python file with config = {...}, with its debuggers on."""
+    run_config("eval", config, config_filepath, overrides)

@@ -1,0 +1,45 @@
+"""What ``endoscope train`` and ``endoscope eval`` share: from a config file to a runner that has run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+_CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """CONFIG, or ``--config-filepath CONFIG``, and ``--set key=value``."""
+    changed = "Change a key of the config, as in --set optimizer.args.lr=0.01."
+    command = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=changed)(command)
+    command = click.option("--config-filepath", "config_filepath", type=_CONFIG, hidden=True)(command)
+    return click.argument("config", type=_CONFIG, required=False)(command)
+
+
+def run_config(
+    job: Literal["train", "eval"], config: Path | None, config_filepath: Path | None, overrides: Sequence[str]
+) -> Any:
+    """Run the job that a config file describes; an interrupted one ends the process with the signal's exit code."""
+    from endoscope.errors import ConfigError
+    from endoscope.runners.config_file import apply_overrides, load_config
+    from endoscope.runners.interrupt import Interrupted
+    from endoscope.runners.runner import BaseRunner
+    from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+
+    path = config or config_filepath
+    if path is None:
+        raise click.UsageError("give the config file")
+    settings = apply_overrides(load_config(path), list(overrides))
+    runner = settings.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
+    if not (isinstance(runner, type) and issubclass(runner, BaseRunner) and runner.job == job):
+        base = "BaseTrainer" if job == "train" else "BaseEvaluator"
+        raise ConfigError(f"runner: found {runner!r}; expected a subclass of endoscope.runners.{base}")
+    try:
+        return runner(settings).run()  # type: ignore[attr-defined]
+    except Interrupted as e:
+        click.echo(f"{e}; everything is saved, and the same command resumes it", err=True)
+        sys.exit(e.exit_code)

@@ -1,0 +1,92 @@
+"""Checkpoints: what a run goes on from. A file named checkpoint.pt is whole, whatever happened while it was written."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.runners.atomic import replacing
+from endoscope.tensors import apply_tensor_op
+
+NAME = "checkpoint.pt"
+FORMAT = "endoscope-checkpoint"
+VERSION = 1
+
+
+class CheckpointError(EndoscopeError, OSError):
+    """A checkpoint that cannot be read, or does not fit the model."""
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write ``state`` so that the file is there whole or not at all, and survives a loss of power."""
+    with replacing(path) as file:
+        torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+
+
+def load_checkpoint(path: Path | str, *, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint without running anything that it may hold (``weights_only=True``).
+
+    A file of another tool is taken as a plain state dict: ``{"model": ...}``.
+    """
+    try:
+        found = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {str(path)!r}") from None
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as e:
+        first = (str(e).splitlines() or [type(e).__name__])[0][:200]
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read: {first}") from e
+    if not isinstance(found, dict):
+        raise CheckpointError(f"the checkpoint {str(path)!r} holds a {type(found).__name__}, not a dict")
+    if found.get("format") != FORMAT:
+        return found if isinstance(found.get("model"), dict) else {"model": found.get("state_dict", found)}
+    if found.get("version", 0) > VERSION:
+        raise CheckpointError(f"the checkpoint {str(path)!r} comes from a newer Endoscope; update to read it")
+    return found
+
+
+def load_weights(model: torch.nn.Module, state: Mapping[str, Any], path: Path | str) -> None:
+    """Load a state dict into a model; what does not fit is named."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as e:
+        raise CheckpointError(f"the checkpoint {str(path)!r} does not fit the model: {e}") from e
+
+
+def check_storable(name: str, state: Any) -> None:
+    """Raise now what reading ``state`` back would raise after a kill: parts that are no plain data."""
+    buffer = io.BytesIO()
+    skeleton = apply_tensor_op(lambda t: t.new_empty(0), state)
+    try:
+        torch.save(skeleton, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as e:
+        raise ConfigError(
+            f"{name}: its state_dict() holds more than tensors, numbers, text and containers, so that no checkpoint of "
+            f"it could be loaded safely: {(str(e).splitlines() or [''])[0][:200]}"
+        ) from e
+
+
+_EPOCH = re.compile(r"epoch_(0|[1-9][0-9]*)")
+
+
+def epoch_folders(work_dir: Path) -> dict[int, Path]:
+    """The epochs that have a folder, in order."""
+    if not work_dir.is_dir():
+        return {}
+    found = {int(m[1]): work_dir / m[0] for name in os.listdir(work_dir) if (m := _EPOCH.fullmatch(name))}
+    return dict(sorted(found.items()))
+
+
+def latest_checkpoint(work_dir: Path) -> tuple[int, Path] | None:
+    """The last epoch with a checkpoint, which is whole, and its file."""
+    whole = [(epoch, folder / NAME) for epoch, folder in epoch_folders(work_dir).items() if (folder / NAME).is_file()]
+    return whole[-1] if whole else None

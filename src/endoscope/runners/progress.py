@@ -1,0 +1,82 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, nothing on other ranks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+REDRAW_S = 0.1
+LINE_S = 30.0
+
+
+class Progress(Protocol):
+    def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        """The same items, shown as they pass."""
+        ...
+
+    def say(self, line: str) -> None: ...
+
+
+class Silent:
+    def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        yield from items
+
+    def say(self, line: str) -> None:
+        pass
+
+
+class Lines:
+    """For log files: a line an epoch, and one now and then in a long one."""
+
+    def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        of = f" of {total}" if total else ""
+        said = time.monotonic()
+        for k, item in enumerate(items):
+            if time.monotonic() - said > LINE_S:
+                said = time.monotonic()
+                self.say(f"{what}: batch {k}{of}")
+            yield item
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)  # noqa: T201  # printing is what it is for
+
+
+class Bar:
+    """For a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=sys.stdout, highlight=False)
+
+    def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        with self._bar() as bar:
+            task = bar.add_task(what, total=total)
+            drawn = time.monotonic()
+            for k, item in enumerate(items):
+                if time.monotonic() - drawn > REDRAW_S:
+                    drawn = time.monotonic()
+                    bar.update(task, completed=k, refresh=True)
+                yield item
+
+    @contextmanager
+    def _bar(self) -> Iterator[Any]:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with RichProgress(*columns, console=self._console, transient=True, auto_refresh=False) as bar:
+            yield bar
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def progress(*, first_rank: bool) -> Progress:
+    if not first_rank:
+        return Silent()
+    return Bar() if sys.stdout.isatty() else Lines()

@@ -1,0 +1,132 @@
+"""RunFolder: what a run says of itself: run.json (what it is), config.json, progress.json (how far it is).
+
+Written by rank 0 only. docs/run-folder.md is the specification.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from endoscope import __version__
+from endoscope.errors import ConfigError
+from endoscope.runners.atomic import write_json
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+BEAT_S = 5.0
+"""How often a running run says that it is alive."""
+
+
+class RunFolder:
+    """The files of one run besides its pages, scores and checkpoints."""
+
+    def __init__(self, work_dir: Path, *, job: Literal["train", "eval"]) -> None:
+        self.path = work_dir
+        self._job = job
+        self._about: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {"epochs": []}
+        self._beat = time.monotonic()
+
+    def begin(self, about: Mapping[str, Any], config: Any) -> None:
+        """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
+        earlier = read_json(self.path / "run.json")
+        self._about = {
+            "format": "endoscope-run",
+            "version": 1,
+            "job": self._job,
+            "status": "running",
+            "started": earlier.get("started") or _now(),
+            "attempts": int(earlier.get("attempts", 0)) + 1,
+            "command": sys.argv,
+            "pid": os.getpid(),
+            "git": _git(),
+            "versions": {
+                "endoscope": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            **about,
+        }
+        self._write_about()
+        write_json(self.path / "config.json", config)
+
+    def add(self, **about: Any) -> None:
+        """Say more of what the run is."""
+        self._about.update(about)
+        self._write_about()
+
+    def end(self, status: Status, error: str | None = None) -> None:
+        self._about.update(status=status, ended=_now(), error=error)
+        self._write_about()
+
+    def _write_about(self) -> None:
+        self._about["updated"] = _now()
+        write_json(self.path / "run.json", self._about)
+
+    # ---- progress.json
+    def resume(self, epochs: int) -> None:
+        """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
+        noted = read_json(self.path / "progress.json").get("epochs", [])
+        self._progress["epochs"] = [e for e in noted if isinstance(e, dict) and e.get("epoch", epochs) < epochs]
+
+    def epoch_done(self, **facts: Any) -> None:
+        self._progress["epochs"].append(facts)
+        self._write_progress()
+
+    def alive(self, **where: Any) -> None:
+        """Called at every step; now and then the files say where the run is."""
+        if time.monotonic() - self._beat > BEAT_S:
+            self._progress["now"] = where
+            self._write_progress()
+
+    def _write_progress(self) -> None:
+        self._beat = time.monotonic()
+        write_json(self.path / "progress.json", {"updated": _now(), **self._progress})
+
+
+def make_work_dir(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"work_dir: cannot make the folder {str(path)!r}: {e.strerror}") from e
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"work_dir: cannot write into {str(path)!r}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is none or it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the folder that the run was started in, and whether it was changed since."""
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ("git", *args), capture_output=True, text=True, check=True, timeout=5, stdin=subprocess.DEVNULL
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,252 @@
+"""BaseRunner: what training and evaluation share: a model, its data, metric and debugger, a work folder, an end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+from endoscope.calling import call_model
+from endoscope.config import build_from_config
+from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
+from endoscope.errors import ConfigError
+from endoscope.runners.batches import to_device
+from endoscope.runners.config_json import as_json
+from endoscope.runners.datapoint_pages import DatapointPages, Sample
+from endoscope.runners.datapoints import class_names
+from endoscope.runners.distributed import RankError, Ranks, Share
+from endoscope.runners.interrupt import Interrupt, Interrupted
+from endoscope.runners.loaders import make_loader, shuffles
+from endoscope.runners.metric import BaseMetric
+from endoscope.runners.progress import progress
+from endoscope.runners.run_folder import RunFolder, make_work_dir
+from endoscope.runners.scores import Scores
+from endoscope.runners.settings import Settings
+
+log = logging.getLogger("endoscope")
+
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class BaseRunner:
+    """Builds what a config describes, and runs it from its beginning to an end that leaves a readable folder.
+
+    ``model`` is what training calls (under torchrun the DDP wrapper); ``network`` is the user's own module in it.
+    """
+
+    job: ClassVar[Literal["train", "eval"]]
+    settings_class: ClassVar[type[Settings]] = Settings
+    """A subclass with more keys has a class with more fields."""
+
+    def __init__(self, config: Mapping[str, Any], device: torch.device | str | None = None) -> None:
+        self.config = dict(config)
+        self.settings = self.settings_class.from_config(self.config, job=self.job)
+        self.device = _device(device if device is not None else self.settings.device)
+        self.ranks = Ranks.join(self.device)
+        self.work_dir = self.settings.work_dir
+        make_work_dir(self.work_dir)
+        self.folder = RunFolder(self.work_dir, job=self.job)
+        self.progress = progress(first_rank=self.ranks.first)
+        self._interrupt = Interrupt()
+        self._pages: list[DatapointPages] = []
+        self._seed("build", 0, None)
+        self._init_model()
+        self.metric: BaseMetric = self._build("metric")
+        self.debugger: SequentialDebugger | None = None
+
+    def _build(self, key: str, **given: Any) -> Any:
+        return build_from_config(getattr(self.settings, key), key_path=key, **given)
+
+    def _init_model(self) -> None:
+        self.network: torch.nn.Module = self._build("model")
+        if not isinstance(self.network, torch.nn.Module):
+            raise ConfigError(f"model: found a {type(self.network).__name__}; expected a torch.nn.Module")
+        self.network.to(self.device)
+        self.model: torch.nn.Module = self.network
+
+    def _init_debugger(self) -> None:
+        """Build the debugger on the model; its hooks are attached when it is enabled."""
+        if self.settings.debugger is not None:
+            self.debugger = self._build("debugger", model=self.network)
+
+    def _loader(self, split: Literal["train", "val", "eval"], *, shuffle: bool) -> DataLoader[Any]:
+        """The loader of a split's dataset; with several ranks, of this rank's share of it."""
+        dataset = self._build(f"{split}_dataset")
+        sampler: Sampler[int] | None = None
+        if self.ranks.several and hasattr(dataset, "__len__"):
+            rank, world = self.ranks.rank, self.ranks.world_size
+            if split == "train":
+                shuffle = shuffles(self.settings.train_dataloader, default=shuffle)
+                sampler = DistributedSampler(dataset, world, rank, shuffle=shuffle, seed=self.settings.seed)
+            else:
+                sampler = Share(len(dataset), rank, world)
+        self.class_names = self.settings.class_names or class_names(dataset)
+        key = f"{split}_dataloader"
+        return make_loader(
+            getattr(self.settings, key),
+            dataset,
+            shuffle_default=shuffle,
+            seed=self.settings.seed,
+            sampler=sampler,
+            key_path=key,
+        )
+
+    # ---- one datapoint
+    def _forward(self, datapoint: dict[str, Any]) -> Any:
+        """The model's outputs for a batch; to be overridden where the inputs are given in another way."""
+        # The ranks' wrapper expects equally many calls from all of them, which only training gives.
+        model = self.model if torch.is_grad_enabled() else self.network
+        return call_model(model, datapoint["inputs"], signature_of=self.network)
+
+    def _eval_step(self, datapoint: dict[str, Any]) -> None:
+        """One batch of validation or evaluation: outputs, scores, and what the debugger sees."""
+        with self._autocast():
+            datapoint["outputs"] = self._forward(datapoint)
+        datapoint["scores"] = self.metric(datapoint)
+        self.metric.add_to_buffer(datapoint["scores"], datapoint["meta_info"]["idx"])
+        if self.debugger is not None and self.debugger.enabled:
+            datapoint["debug"] = self.debugger(datapoint, self.network)
+
+    def _eval_loop(self, loader: DataLoader[Any], what: str) -> None:
+        with torch.no_grad():
+            for batch in self.progress.over(loader, what, length(loader)):
+                datapoint = to_device(batch, self.device)
+                self._eval_step(datapoint)
+                for pages in self._pages:
+                    pages.add(datapoint)
+                self.folder_alive(stage=what)
+                self._interrupt.check()
+
+    def _scores(self) -> Scores | None:
+        """The scores of all ranks together, on rank 0."""
+        partials = self.ranks.gather(self.metric.partial())
+        return self.metric.merged(partials) if self.ranks.first else None
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = _DTYPES[self.settings.precision]
+        return torch.autocast(self.device.type, dtype) if dtype is not None else contextlib.nullcontext()
+
+    # ---- the debugger, and what is kept beside it
+    def _enable_debugger(self, folder: Path) -> None:
+        if self.debugger is not None:
+            self.debugger.reset_buffer(folder / "debugger", overwrite=True)
+            self.debugger.enabled = True
+
+    def _save_debugger(self, folder: Path) -> None:
+        if self.debugger is not None and self.debugger.enabled:
+            self.debugger.enabled = False
+            self.debugger.save_all(folder / "debugger", overwrite=True)
+
+    def _keep(self, folder: Path, *members: str) -> None:
+        """From now on keep these members of the datapoints that pass, until `_close_pages`."""
+        if sample := self._sample():
+            self._pages.append(DatapointPages(folder, members, sample))
+
+    def _sample(self) -> Sample:
+        """This rank's share of ``save_datapoints``."""
+        wanted = self.settings.save_datapoints
+        if not isinstance(wanted, int):
+            return wanted
+        return wanted // self.ranks.world_size + (self.ranks.rank < wanted % self.ranks.world_size)
+
+    def _close_pages(self) -> None:
+        while self._pages:
+            self._pages.pop().close()
+
+    # ---- from beginning to end
+    def folder_alive(self, **where: Any) -> None:
+        if self.ranks.first:
+            self.folder.alive(**where)
+
+    def _about(self) -> dict[str, Any]:
+        """What run.json says of this run."""
+        return {
+            "seed": self.settings.seed,
+            "device": str(self.device),
+            "precision": self.settings.precision,
+            "world_size": self.ranks.world_size,
+            "directions": dict(self.metric.DIRECTIONS),
+            "class_names": self.class_names,
+            "save_datapoints": self.settings.save_datapoints,
+        }
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """Within this block the run is running; afterwards its folder says how it ended."""
+        with self._interrupt:
+            if self.ranks.first:
+                self.folder.begin(self._about(), as_json(self.config))
+            broken = True
+            try:
+                yield
+                self._close()
+                self._end("finished", None)
+                broken = False
+            except BaseException as e:
+                self._close()
+                self._failed(e)
+                raise
+            finally:
+                self.ranks.leave(broken=broken)
+
+    def _failed(self, error: BaseException) -> None:
+        dead = self.ranks.died(within_s=0.0 if isinstance(error, Interrupted) else 3.0)
+        if dead:
+            self._end("failed", dead)
+            raise RankError(f"{dead}, and ended the run; start it again to resume from the last checkpoint") from error
+        stopped = isinstance(error, KeyboardInterrupt)
+        self._end("interrupted" if stopped else "failed", f"{type(error).__name__}: {error}"[:2000])
+
+    def _end(self, status: Any, error: str | None) -> None:
+        if self.ranks.first:
+            self.folder.end(status, error)
+
+    def _close(self) -> None:
+        """End the threads and finish the files; what a debugger or a page cannot do any more is logged, not raised."""
+        self._close_pages()
+        if self.debugger is not None:
+            self.debugger.close()
+
+    # ---- random numbers
+    def _seed(self, stage: str, epoch: int, loader: DataLoader[Any] | None) -> None:
+        """Every epoch begins from the seed, so that a resumed run draws what an uninterrupted one would have drawn."""
+        entropy = (self.settings.seed, epoch, *stage.encode())
+        shared = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        if loader is not None and loader.generator is not None:
+            loader.generator.manual_seed(shared)
+        own = shared if stage == "build" else shared + self.ranks.rank
+        random.seed(own)
+        np.random.seed(own % 2**32)
+        torch.manual_seed(own)
+
+
+def length(loader: DataLoader[Any]) -> int | None:
+    """How many batches there will be; None for an iterable dataset that does not say."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _device(wanted: torch.device | str) -> torch.device:
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise ConfigError(f"device: {wanted!r} is no device; try 'cpu', 'cuda' or 'auto'") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device: {str(device)!r} is asked for, and torch finds no CUDA device here")
+        if str(device) == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    return device

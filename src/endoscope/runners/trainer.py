@@ -1,0 +1,274 @@
+"""BaseTrainer: epochs of training, each validated; checkpoints to resume from; debuggers at checkpoint epochs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from endoscope.errors import ConfigError
+from endoscope.runners import checkpoints
+from endoscope.runners.atomic import write_json
+from endoscope.runners.batches import to_device
+from endoscope.runners.config_json import as_json, differences
+from endoscope.runners.criterion import BaseCriterion, LossSummary, as_criterion
+from endoscope.runners.run_folder import read_json
+from endoscope.runners.runner import BaseRunner, length
+from endoscope.runners.scores import Scores, write_scores
+from endoscope.schedule import checkpoint_epochs
+
+MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device")
+"""Keys that may differ when a run is resumed; any other makes it another run."""
+
+
+class BaseTrainer(BaseRunner):
+    """Train a model as a config describes; ``_train_step`` says what one batch costs.
+
+    >>> class Trainer(BaseTrainer):
+    ...     def _train_step(self, datapoint):
+    ...         datapoint["outputs"] = self._forward(datapoint)
+    ...         return self.criterion(datapoint["outputs"], datapoint["labels"])
+    >>> Trainer(config, "cpu").run()
+
+    After every epoch ``work_dir/epoch_N`` holds the scores of validation and a checkpoint; checkpoints of epochs that
+    ``checkpoint_method`` does not name go when the next one is whole. A work folder with a checkpoint is resumed.
+    """
+
+    job: ClassVar[Literal["train", "eval"]] = "train"
+
+    def __init__(self, config: Mapping[str, Any], device: torch.device | str | None = None) -> None:
+        super().__init__(config, device)
+        self.epoch = 0
+        self.step = 0
+        self._init_data()
+        self._init_criterion()
+        self._init_optimizer()
+        self._init_checkpoint_indices()
+        self._init_debugger()
+        self._init_state()
+
+    # ---- building
+    def _init_data(self) -> None:
+        self.train_loader: DataLoader[Any] = self._loader("train", shuffle=True)
+        self.val_loader: DataLoader[Any] = self._loader("val", shuffle=False)
+
+    def _init_criterion(self) -> None:
+        self.criterion: BaseCriterion = as_criterion(self._build("criterion")).to(self.device)
+
+    def _init_optimizer(self) -> None:
+        s = self.settings
+        self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self.network.parameters())
+        self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
+        for name in ("optimizer", "scheduler"):
+            if (part := getattr(self, name)) is not None:
+                checkpoints.check_storable(name, part.state_dict())
+
+    def _init_checkpoint_indices(self) -> None:
+        """The epochs whose checkpoints stay, and that the debugger looks into."""
+        self.checkpoint_indices = checkpoint_epochs(self.settings.checkpoint_method, self.settings.epochs)
+
+    def _init_state(self) -> None:
+        """Go on from the last whole checkpoint of the work folder, if it has one; then compile and distribute."""
+        found = checkpoints.latest_checkpoint(self.work_dir)
+        self.ranks.wait()
+        if found is not None:
+            self._check_same_run()
+            self._load(*found)
+        if self.settings.compile:
+            self.network.compile()
+        if self.ranks.several:
+            on = [self.device.index] if self.device.type == "cuda" else None
+            self.model = DistributedDataParallel(self.network, device_ids=on)
+
+    def _check_same_run(self) -> None:
+        run = read_json(self.work_dir / "run.json")
+        if run.get("job", "train") != "train":
+            raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
+        before = read_json(self.work_dir / "config.json")
+        changed = [path for path in differences(before, as_json(self.config)) if path.split(".")[0] not in MAY_CHANGE]
+        if before and changed:
+            raise ConfigError(
+                f"work_dir: {str(self.work_dir)!r} holds a run with another {changed[0]}, and is resumed with its own "
+                "config only; choose another work_dir for this one"
+            )
+
+    def _load(self, epoch: int, path: Path) -> None:
+        state = checkpoints.load_checkpoint(path, device=self.device)
+        checkpoints.load_weights(self.network, state["model"], path)
+        self.criterion.load_state_dict(state["criterion"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.epoch, self.step = epoch + 1, state["step"]
+        self.folder.resume(self.epoch)
+
+    # ---- running
+    def run(self) -> None:
+        """Train until ``epochs`` are done. Raises `Interrupted` after Ctrl-C or SIGTERM, with everything saved."""
+        if self.epoch >= self.settings.epochs:
+            self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
+            return
+        with self._running():
+            if self.epoch:
+                self.progress.say(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
+            while self.epoch < self.settings.epochs:
+                self._epoch_()
+                self.epoch += 1
+
+    def _epoch_(self) -> None:
+        began = time.monotonic()
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        losses = self._train_epoch_()
+        trained = time.monotonic()
+        scores = self._val_epoch_()
+        self._after_epoch(losses, scores)
+        if scores is None:  # another rank writes
+            return
+        self.folder.epoch_done(
+            epoch=self.epoch,
+            step=self.step,
+            learning_rates=rates,
+            loss={k: v for k, v in asdict(losses).items() if k not in ("values", "parts")},
+            scores=dict(scores.aggregated),
+            train_s=round(trained - began, 3),
+            val_s=round(time.monotonic() - trained, 3),
+        )
+        write_json(self.epoch_dir / "training_losses.json", {"loss": losses.values})
+        self._save_checkpoint()
+        shown = "   ".join(f"{name} {value:.4g}" for name, value in scores.aggregated.items())
+        took = f"{time.monotonic() - began:.1f} s"
+        self.progress.say(f"epoch {self.epoch}   training loss {losses.mean:.4g}   {shown}   {took}")
+
+    @property
+    def epoch_dir(self) -> Path:
+        return self.work_dir / f"epoch_{self.epoch}"
+
+    # ---- training
+    def _before_train_loop(self) -> None:
+        self.model.train()
+        self.criterion.reset_buffer()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._seed("train", self.epoch, self.train_loader)
+        if isinstance(self.train_loader.sampler, DistributedSampler):
+            self.train_loader.sampler.set_epoch(self.epoch)
+
+    def _train_epoch_(self) -> LossSummary:
+        self._before_train_loop()
+        total, group = length(self.train_loader), self.settings.accumulate
+        what = f"epoch {self.epoch} training"
+        k = -1
+        for k, batch in enumerate(self.progress.over(self.train_loader, what, total)):
+            left = group if total is None else total - k + k % group
+            step_now = (k + 1) % group == 0 or k + 1 == total
+            self._train_batch(to_device(batch, self.device), parts=min(group, left), step_now=step_now)
+            self.folder_alive(stage=what, step=self.step)
+            self._interrupt.check()
+        if k < 0:
+            raise ConfigError("train_dataset: it gave no batch; is it empty, or smaller than one with drop_last=True?")
+        if total is None and (k + 1) % group:
+            self._optimize()
+        return self._losses()
+
+    def _train_batch(self, datapoint: dict[str, Any], *, parts: int, step_now: bool) -> None:
+        with contextlib.nullcontext() if step_now else self._without_sync():
+            with self._autocast():
+                loss = self._train_step(datapoint)
+            self.criterion.add_to_buffer(loss)
+            self.scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        if step_now:
+            self._optimize()
+
+    @abstractmethod
+    def _train_step(self, datapoint: dict[str, Any]) -> torch.Tensor:
+        """The loss of one batch. The gradient, and the step when it is due, are the trainer's."""
+
+    def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
+        """Gradients that are only added up need not be sent to the other ranks."""
+        return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else contextlib.nullcontext()
+
+    def _optimize(self) -> None:
+        if self.settings.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        if self.scheduler is not None and self.settings.scheduler_step == "step":
+            self.scheduler.step()
+
+    def _losses(self) -> LossSummary:
+        """Of this epoch, averaged over the ranks."""
+        own = self.criterion.summarize()
+        gathered = self.ranks.gather(own.values)
+        if not self.ranks.several or not gathered:
+            return own
+        return LossSummary.of([sum(values) / len(values) for values in zip(*gathered, strict=True)])
+
+    # ---- validation
+    def _val_epoch_(self) -> Scores | None:
+        self._before_val_loop()
+        self._eval_loop(self.val_loader, f"epoch {self.epoch} validation")
+        return self._after_val_loop_()
+
+    def _before_val_loop(self) -> None:
+        """Evaluation mode; at checkpoint epochs the debugger is enabled and outputs are kept."""
+        self.ranks.share_buffers(self.network)
+        self.network.eval()
+        self.metric.reset_buffer()
+        self._seed("validation", self.epoch, self.val_loader)
+        self.epoch_dir.mkdir(exist_ok=True)
+        if self.epoch == 0:
+            self._keep(self.work_dir / "datapoints", "inputs", "labels", "meta_info")
+        if self.epoch in self.checkpoint_indices:
+            self._keep(self.epoch_dir / "outputs", "outputs")
+            self._enable_debugger(self.epoch_dir)
+
+    def _after_val_loop_(self) -> Scores | None:
+        """Save what the debugger saw and the scores; rank 0 returns those of all ranks."""
+        self._save_debugger(self.epoch_dir)
+        self._close_pages()
+        scores = self._scores()
+        if scores is not None:
+            write_scores(scores, self.epoch_dir, split="validation", epoch=self.epoch)
+        self.ranks.wait()
+        return scores
+
+    # ---- after an epoch
+    def _after_epoch(self, losses: LossSummary, scores: Scores | None) -> None:
+        if self.scheduler is None or self.settings.scheduler_step != "epoch":
+            return
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            known = {} if scores is None else scores.aggregated
+            self.scheduler.step(self.ranks.agreed(known.get("loss", losses.mean)))
+        else:
+            self.scheduler.step()
+
+    def _save_checkpoint(self) -> None:
+        """Written last in an epoch: an epoch with a checkpoint is whole. Those that are not to stay then go."""
+        state = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "model": self.network.state_dict(),
+            "criterion": self.criterion.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "scaler": self.scaler.state_dict(),
+        }
+        checkpoints.save_checkpoint(self.epoch_dir / checkpoints.NAME, state)
+        for epoch, folder in checkpoints.epoch_folders(self.work_dir).items():
+            if epoch < self.epoch and epoch not in self.checkpoint_indices:
+                (folder / checkpoints.NAME).unlink(missing_ok=True)
+
+    def _about(self) -> dict[str, Any]:
+        return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}

@@ -1,0 +1,110 @@
+"""Several processes under torchrun: every datapoint once, one score file, one merged capture, an end that is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endoscope import load_debug_outputs
+from endoscope.runners.distributed import Share
+from endoscope.runners.scores import read_scores
+
+from .test_resume import ROOT
+from .training import TRAIN, VAL, final
+
+CONFIG = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.runners.training import Net, config as make, evaluation, node
+
+class Slow(Net):
+    def forward(self, x):
+        (Path({work_dir!r}).parent / f"pid_{{os.environ.get('RANK')}}").write_text(str(os.getpid()))
+        time.sleep({pause})
+        return super().forward(x)
+
+config = make(Path({work_dir!r}), model=node(Slow), epochs={epochs})
+"""
+
+
+def start(folder: Path, ranks: int, *, pause: float = 0.0, epochs: int = 3) -> subprocess.Popen[str]:
+    script = folder.parent / f"{folder.name}.py"
+    script.write_text(CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause, epochs=epochs))
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return subprocess.Popen(
+        [sys.executable, *command, str(ROOT / "main.py"), "--config-filepath", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(folder: Path, ranks: int, **options: Any) -> str:
+    process = start(folder, ranks, **options)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_datapoint_once(ranks: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    out = finish(folder, ranks)
+    assert out.count("epoch 2   training loss") == 1  # one rank speaks
+    for epoch in range(3):
+        scores = read_scores(folder / f"epoch_{epoch}" / "validation_scores.json")
+        assert list(scores.per_datapoint) == list(range(VAL))
+    for capture in (folder / "epoch_1", folder / "epoch_2", folder / "datapoints", folder / "epoch_2" / "outputs"):
+        seen = load_debug_outputs(capture)
+        assert sorted(seen) == list(range(VAL))
+        assert not seen.damage
+    pages = {p.name for p in (folder / "epoch_2" / "debugger").glob("*.jsonl")}
+    assert {f"page_0_rank_{r}.jsonl" for r in range(ranks)} <= pages
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["status"], run["world_size"]) == ("finished", ranks)
+    steps = -(-TRAIN // ranks)
+    assert json.loads((folder / "progress.json").read_text())["epochs"][-1]["step"] == 3 * -(-steps // 8)
+    assert not [p for p in folder.glob("epoch_*/checkpoint.pt") if p.parent.name == "epoch_0"]
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_rank_that_dies_is_named_and_the_run_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, 2, pause=0.1)
+    wait_for(folder / "epoch_0" / "checkpoint.pt", process)
+    time.sleep(0.3)
+    os.kill(int((tmp_path / "pid_1").read_text()), signal.SIGKILL)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode != 0
+    run = json.loads((folder / "run.json").read_text())
+    assert run["status"] == "failed"
+    assert run["error"].startswith("rank 1 (process ")
+    assert "rank 1 (process" in err
+    (tmp_path / "pid_1").unlink()
+    finish(folder, 2)
+    finish(tmp_path / "whole", 2)
+    assert final(folder) == final(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("count", "world"), [(0, 2), (1, 3), (7, 1), (7, 2), (7, 3), (9, 3)])
+def test_shares_are_disjoint_and_whole(count: int, world: int) -> None:
+    shares = [list(Share(count, rank, world)) for rank in range(world)]
+    assert sorted(k for share in shares for k in share) == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -1,0 +1,305 @@
+"""BaseTrainer: computes what a hand-written loop computes, and leaves the folder that it promises."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from endoscope import load_debug_outputs
+from endoscope.errors import ConfigError
+from endoscope.runners import kinds
+from endoscope.runners.checkpoints import load_checkpoint
+from endoscope.runners.scores import read_scores
+from endoscope.runners.settings import Settings, key
+from endoscope.runners.supervised import SupervisedTrainer
+from endoscope.runners.trainer import BaseTrainer
+
+from .training import TRAIN, VAL, Blobs, Net, canonical, config, final, node
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+# ---------------------------------------------------------------- the folder
+def test_the_work_folder(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, epochs=5)).run()
+    assert names(tmp_path) == {
+        "run.json", "config.json", "progress.json", "datapoints",
+        "epoch_0", "epoch_1", "epoch_2", "epoch_3", "epoch_4",
+    }  # fmt: skip
+    every = {"validation_scores.json", "training_losses.json"}
+    for epoch in (0, 2):
+        assert names(tmp_path / f"epoch_{epoch}") == every
+    for epoch in (1, 3, 4):
+        assert names(tmp_path / f"epoch_{epoch}") == every | {"checkpoint.pt", "debugger", "outputs"}
+        assert sorted(load_debug_outputs(tmp_path / f"epoch_{epoch}")) == list(range(VAL))
+
+
+@pytest.mark.parametrize(("method", "kept"), [("all", [0, 1, 2]), ("latest", [2]), (2, [1, 2]), (3, [2]), (9, [2])])
+def test_which_checkpoints_stay(method: Any, kept: list[int], tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, checkpoint_method=method)).run()
+    for name in ("checkpoint.pt", "debugger"):
+        assert [e for e in range(3) if (tmp_path / f"epoch_{e}" / name).exists()] == kept
+
+
+def test_what_the_run_says_of_itself(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path)).run()
+    run = read(tmp_path / "run.json")
+    assert (run["status"], run["job"], run["epochs"], run["seed"]) == ("finished", "train", 3, 7)
+    assert run["class_names"] == ["red", "green", "blue"]
+    assert run["directions"]["accuracy"] == "higher"
+    assert run["versions"]["torch"] == torch.__version__
+    assert read(tmp_path / "config.json")["optimizer"]["args"]["lr"] == 0.01
+    epochs = read(tmp_path / "progress.json")["epochs"]
+    assert [e["epoch"] for e in epochs] == [0, 1, 2]
+    assert [e["learning_rates"] for e in epochs] == [pytest.approx([0.01 * 0.9**k]) for k in range(3)]
+    assert [e["step"] for e in epochs] == [math.ceil(TRAIN / 8) * k for k in (1, 2, 3)]
+    for e in epochs:
+        folder = tmp_path / f"epoch_{e['epoch']}"
+        assert e["scores"] == read_scores(folder / "validation_scores.json").aggregated
+        losses = read(folder / "training_losses.json")["loss"]
+        assert len(losses) == e["loss"]["count"] == math.ceil(TRAIN / 8)
+        assert e["loss"]["mean"] == pytest.approx(np.mean(losses))
+
+
+def test_datapoints_and_outputs_are_what_the_model_was_given_and_gave(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path)).run()
+    data, scores = Blobs(VAL, seed=1), read_scores(tmp_path / "epoch_2" / "validation_scores.json")
+    model = Net()
+    model.load_state_dict(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"])
+    model.eval()
+    kept, outputs = load_debug_outputs(tmp_path / "datapoints"), load_debug_outputs(tmp_path / "epoch_2" / "outputs")
+    assert sorted(kept) == sorted(outputs) == list(scores.per_datapoint) == list(range(VAL))
+    for k in range(VAL):
+        assert torch.equal(kept[k]["inputs"], data.points[k : k + 1])
+        assert kept[k]["labels"].tolist() == [int(data.labels[k])]
+        torch.testing.assert_close(outputs[k]["outputs"], model(data.points[k : k + 1]))
+        right = float(outputs[k]["outputs"].argmax() == data.labels[k])
+        assert scores.per_datapoint[k]["accuracy"] == right
+
+
+@pytest.mark.parametrize(("sample", "count"), [(None, None), (5, 5), (20, 20), ("all", VAL), (1000, VAL)])
+def test_how_many_datapoints_are_kept(sample: Any, count: int | None, tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, save_datapoints=sample)).run()
+    assert (tmp_path / "datapoints").exists() == (count is not None)
+    if count is not None:
+        for folder in (tmp_path / "datapoints", tmp_path / "epoch_2" / "outputs"):
+            assert sorted(load_debug_outputs(folder)) == list(range(count))
+    assert len(load_debug_outputs(tmp_path / "epoch_2")) == VAL
+
+
+# ---------------------------------------------------------------- the arithmetic
+def by_hand(
+    trainer: SupervisedTrainer, *, epochs: int = 3, clip: float | None = None, group: int = 1
+) -> dict[str, Any]:
+    """The same training, written out; only the trainer's seeding is borrowed."""
+    trainer._seed("build", 0, None)
+    model, optimizer = Net(), None
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+    for epoch in range(3):
+        trainer._seed("train", epoch, trainer.train_loader)
+        model.train()
+        batches = list(trainer.train_loader)
+        trainer._seed("train", epoch, trainer.train_loader)
+        for k, batch in enumerate(trainer.train_loader):
+            size = min(group, len(batches) - k + k % group)
+            loss = nn.functional.cross_entropy(model(batch["inputs"]), batch["labels"])
+            (loss / size).backward()
+            if (k + 1) % group == 0 or k + 1 == len(batches):
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+                optimizer.zero_grad()
+        scheduler.step()
+    return canonical(model.state_dict())
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"group": 2}, {"group": 4, "clip": 0.1}])
+def test_the_weights_are_those_of_a_loop_by_hand(options: dict[str, Any], tmp_path: Path) -> None:
+    keys = {"clip_norm": options.get("clip"), "accumulate": options.get("group", 1)}
+    trainer = SupervisedTrainer(config(tmp_path, **keys))
+    trainer.run()
+    assert canonical(trainer.network.state_dict()) == by_hand(trainer, **options)
+    assert canonical(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"]) == by_hand(trainer, **options)
+
+
+def test_twin_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        SupervisedTrainer(config(tmp_path / str(seed), seed=seed)).run()
+    assert final(tmp_path / "1")["model"] != final(tmp_path / "2")["model"]
+
+
+def test_debuggers_change_nothing(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path / "with")).run()
+    SupervisedTrainer(config(tmp_path / "without", debugger=None, save_datapoints=None)).run()
+    assert final(tmp_path / "with") == final(tmp_path / "without")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_mixed_precision(precision: str, tmp_path: Path) -> None:
+    trainer = SupervisedTrainer(config(tmp_path, precision=precision))
+    trainer.run()
+    outputs = load_debug_outputs(tmp_path / "epoch_2" / "outputs")[0]["outputs"]
+    assert outputs.dtype is getattr(torch, precision)
+    assert all(p.dtype is torch.float32 for p in trainer.network.parameters())
+    assert trainer.scaler.is_enabled() == (precision == "float16")
+    assert read(tmp_path / "progress.json")["epochs"][-1]["loss"]["non_finite"] == 0
+
+
+class OwnForward(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+def test_a_compiled_model_has_plain_names_in_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    plain = nn.Module.compile
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        calls.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(nn.Module, "compile", lambda module: plain(module, backend=counting))
+    SupervisedTrainer(config(tmp_path, compile=True, model=node(OwnForward))).run()
+    assert calls
+    assert list(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"]) == list(Net().state_dict())
+
+
+# ---------------------------------------------------------------- schedulers
+def rates(folder: Path) -> list[float]:
+    return [e["learning_rates"][0] for e in read(folder / "progress.json")["epochs"]]
+
+
+def test_a_scheduler_for_every_step(tmp_path: Path) -> None:
+    steps = math.ceil(TRAIN / 8)
+    SupervisedTrainer(config(tmp_path, scheduler_step="step")).run()
+    assert rates(tmp_path) == pytest.approx([0.01, 0.01 * 0.9**steps, 0.01 * 0.9 ** (2 * steps)])
+
+
+def test_a_scheduler_that_looks_at_the_scores(tmp_path: Path) -> None:
+    plateau = node(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5, threshold=100.0)
+    SupervisedTrainer(config(tmp_path, scheduler=plateau, epochs=4)).run()
+    assert rates(tmp_path) == pytest.approx([0.01, 0.005, 0.0025, 0.00125])
+
+
+class Unstorable(torch.optim.SGD):
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "owner": self}
+
+
+def test_an_optimizer_that_could_not_be_resumed_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^optimizer: its state_dict\(\) holds more than"):
+        SupervisedTrainer(config(tmp_path, optimizer=node(Unstorable, lr=0.1)))
+    assert not list(tmp_path.glob("epoch_*"))
+
+
+# ---------------------------------------------------------------- the user's own
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        data = Blobs(20)
+        return iter([data[k] for k in range(20)])
+
+
+def test_an_iterable_dataset(tmp_path: Path) -> None:
+    loader = node(DataLoader, batch_size=8)
+    trainer = SupervisedTrainer(config(tmp_path, train_dataset=node(Stream), train_dataloader=loader, accumulate=2))
+    trainer.run()
+    assert trainer.step == 3 * 2  # three batches an epoch: one step for two, one for the last
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginSettings(Settings):
+    margin: float = key(kinds.positive(), "how far apart", default=0.5)
+
+
+class Margin(BaseTrainer):
+    """A step and a key of its own."""
+
+    settings_class: ClassVar[type[Settings]] = MarginSettings
+
+    def _train_step(self, datapoint: dict[str, Any]) -> Tensor:
+        datapoint["outputs"] = self.network(datapoint["inputs"])
+        return nn.functional.multi_margin_loss(datapoint["outputs"], datapoint["labels"], margin=self.settings.margin)
+
+
+def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
+    trainer = Margin(config(tmp_path, margin=2.0, epochs=8))
+    trainer.run()
+    losses = [e["loss"]["mean"] for e in read(tmp_path / "progress.json")["epochs"]]
+    assert losses[-1] < losses[0]
+    with pytest.raises(ConfigError, match="margn"):
+        Margin(config(tmp_path / "b", margn=2.0))
+
+
+class Broken(Blobs):
+    def __getitem__(self, k: int) -> Any:
+        if k == 11:
+            raise OSError("the disk is gone")
+        return super().__getitem__(k)
+
+
+def test_a_failed_run_says_why(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="the disk is gone"):
+        SupervisedTrainer(config(tmp_path, train_dataset=node(Broken, count=TRAIN))).run()
+    run = read(tmp_path / "run.json")
+    assert run["status"] == "failed"
+    assert "the disk is gone" in run["error"]
+
+
+class Infinite(nn.Module):
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, labels) * float("nan")
+
+
+def test_a_loss_that_is_no_number_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SupervisedTrainer(config(tmp_path, criterion=node(Infinite), epochs=1)).run()
+    epoch = read(tmp_path / "progress.json")["epochs"][0]
+    assert math.isnan(epoch["loss"]["mean"])
+    assert epoch["loss"]["non_finite"] == epoch["loss"]["count"] == math.ceil(TRAIN / 8)
+    assert math.isnan(epoch["scores"]["loss"])
+    assert "training loss nan" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("work_dri", "x", "work_dri: no such key; closest: 'work_dir'"),
+        ("epochs", 0, "epochs: found 0"),
+        ("model", node(Net, dropuot=1), "model.args.dropuot"),
+        ("optimizer", node("torch.optim.Adamm"), "optimizer.class"),
+        ("debugger", node("endoscope.SequentialDebugger", debuggers_config=[{"name": "x", "debugger_config": node(
+            "endoscope.debuggers.FeatureMapDebugger", layer_name="aa")}]), "no layer is called 'aa'"),
+        ("device", "cuda:7", "device"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_found_before_anything_is_trained(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        SupervisedTrainer(config(tmp_path, **{key: value}))
+    assert message in str(error.value)
+    assert not list(tmp_path.glob("epoch_*"))
+
+
+def test_the_users_random_numbers_are_not_ours_to_keep(tmp_path: Path) -> None:
+    """A run seeds everything itself: what was drawn before it makes no difference."""
+    for name in ("a", "b"):
+        random.random(), np.random.rand(), torch.rand(5)
+        SupervisedTrainer(config(tmp_path / name)).run()
+    assert final(tmp_path / "a") == final(tmp_path / "b")
