@@ -143,7 +143,7 @@ def load(folder: Path) -> Mapping[int, dict[str, Any]]:
     ):
         try:
             held = joblib().load(path)
-        except Exception as e:
+        except Exception as e:  # a pickle is a program: it can raise anything
             raise PageFormatError(f"{path.name} cannot be unpickled: {type(e).__name__}: {e}") from e
         if not isinstance(held, dict):
             raise PageFormatError(

@@ -129,6 +129,15 @@ class SafetensorsSink:
             os.replace(part, self._catalogue)
 
 
+@dataclass(slots=True)
+class _Queued:
+    """A record in the queue: its size there, and how many were dropped before it."""
+
+    record: Record | Unencoded
+    size: int
+    dropped: int
+
+
 class _Flush:
     """A mark in the queue: everything before it has been dealt with."""
 
@@ -150,7 +159,7 @@ class PageWriter:
         self._limit = queue_bytes
         self._on_full = on_full
         self._encode = encode
-        self._queue: queue.SimpleQueue[tuple[Record | Unencoded, int, int] | _Flush | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Queued | _Flush | None] = queue.SimpleQueue()
         self._lock = threading.Condition(threading.Lock())
         self._pending = 0
         self._waiting = 0
@@ -200,7 +209,7 @@ class PageWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="endoscope-writer", daemon=True)
                 self._thread.start()
-            self._queue.put((item, size, dropped))
+            self._queue.put(_Queued(item, size, dropped))
         return True
 
     def flush(self) -> bool:
@@ -243,32 +252,37 @@ class PageWriter:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            if isinstance(item, _Flush):
-                try:
-                    item.action()
-                except Exception as e:  # noqa: BLE001
-                    self._failed(e, records=0)
-                item.reached.set()
-                continue
-            record, size, dropped = item
             try:
-                self._sink.append(record, dropped=dropped)
-                self._written += 1
-            except Exception as e:  # noqa: BLE001
-                self._failed(e, records=1)
-                with self._lock:
-                    self._dropped_since += dropped
-            del item, record  # the bytes must not outlive their turn while the thread waits for the next
-            with self._lock:
-                self._pending -= size
-                if self._waiting:
-                    self._lock.notify_all()
+                self._deal_with(item)
+            except Exception as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
+                self._failed(e, item)
+            self._finish(item)
+            del item  # the bytes must not outlive their turn while the thread waits for the next
 
-    def _failed(self, error: Exception, *, records: int) -> None:
-        self._lost += records
+    def _deal_with(self, item: _Queued | _Flush) -> None:
+        if isinstance(item, _Flush):
+            item.action()
+        else:
+            self._sink.append(item.record, dropped=item.dropped)
+            self._written += 1
+
+    def _failed(self, error: Exception, item: _Queued | _Flush) -> None:
+        if isinstance(item, _Queued):
+            self._lost += 1
+            with self._lock:
+                self._dropped_since += item.dropped
         if self._problem is None:
             self._problem = f"{type(error).__name__}: {error}"
             log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)
+
+    def _finish(self, item: _Queued | _Flush) -> None:
+        if isinstance(item, _Flush):
+            item.reached.set()
+            return
+        with self._lock:
+            self._pending -= item.size
+            if self._waiting:
+                self._lock.notify_all()
 
 
 # ---------------------------------------------------------------- folders
