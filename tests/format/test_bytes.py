@@ -303,6 +303,19 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     assert verify_folder(tmp_path) == []
 
 
+@pytest.mark.parametrize("latest", [1, [1, 7]])
+def test_of_equal_indices_a_damaged_latest_one_is_told(latest: Any, tmp_path: Path) -> None:
+    write(tmp_path, [(1, {"x": "older"}), (latest, {"x": "latest"})])
+    (tmp_path / "catalogue.jsonl").unlink()
+    text = (tmp_path / "page_0.jsonl").read_bytes()
+    (tmp_path / "page_0.jsonl").write_bytes(text.replace(b"latest", b"lapest"))
+    outputs = opened(tmp_path)
+    assert outputs[1] == {"x": "older"}
+    claimed = "1" if latest == 1 else "[1,7]"
+    cause = f"checksum of the line does not match; it seems to be of datapoint {claimed}"
+    assert [str(d) for d in outputs.damage] == [f"page_0.jsonl, record 1: {cause}"]
+
+
 @pytest.mark.parametrize("catalogue", ["kept", "deleted"])
 def test_of_equal_indices_the_latest_wins(catalogue: str, tmp_path: Path) -> None:
     write(

@@ -481,7 +481,7 @@ def test_what_is_lost_is_told_with_a_datapoint_that_is_not_found(small: Path) ->
     with pytest.raises(DatapointNotFoundError, match=r"; 1 damaged record\(s\) may have held it, see \.damage$"):
         opened(small)[17]
     [damage] = opened(small).damage
-    assert str(damage) == "page_0.jsonl, record 0: checksum of the line does not match"
+    assert str(damage) == "page_0.jsonl, record 0: checksum of the line does not match; it seems to be of datapoint 17"
 
 
 def test_a_page_moved_away_is_told(small: Path) -> None:

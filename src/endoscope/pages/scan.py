@@ -18,6 +18,7 @@ from endoscope.pages.files import PageFiles
 
 _CHUNK = 4 << 20
 _FIRST_LINE = 512
+_IDX = re.compile(rb'\{"idx":(-?\d{1,20}|\[[-\d,]{1,60}\]?)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def scan(files: PageFiles) -> tuple[catalogue.Index, list[Damage]]:
                 found.take(whole, start)
                 found.damaged("the last line's newline is missing")
         except PageFormatError as e:
-            found.damaged(str(e))
+            found.damaged(f"{e}{_claimed(line)}")
             if line is not None and not format.is_sealed(line):
                 for at, inside in _rescue(line):
                     with contextlib.suppress(PageFormatError):
@@ -150,6 +151,12 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes | None, bool]]:
             break  # several lines may have run together, but not so many: this is something else
     if length:
         yield start, (b"".join(held) if length <= format.MAX_LINE else None), False
+
+
+def _claimed(line: bytes | None) -> str:
+    """What a damaged line says of its datapoint: unverified, but else an older record of it may pass for the latest."""
+    idx = _IDX.match(line or b"")
+    return f"; it seems to be of datapoint {idx[1].decode()}" if idx else ""
 
 
 def _rescue(line: bytes) -> Iterator[tuple[int, bytes]]:
