@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 from tests.captures import opened
+from tests.probes import Gradient, Output
 from tests.sameness import canonical
 from torch import Tensor, nn
 
-from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
+from endoscope import SequentialDebugger
 
 pytestmark = [  # torch's own, from its compiler
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -25,16 +26,6 @@ pytestmark = [  # torch's own, from its compiler
 ]
 
 TOLD = "the model is compiled"
-
-
-class Output(ForwardDebugger):
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
-        return {"output": output}
-
-
-class Gradient(BackwardDebugger):
-    def process_backward(self, module: nn.Module, grad_output: Any) -> Any:
-        return {"gradient": grad_output}
 
 
 class Net(nn.Module):

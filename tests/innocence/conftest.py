@@ -15,29 +15,10 @@ import torch
 from tests.sameness import canonical
 from torch import Tensor, nn
 
-from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
+from endoscope import SequentialDebugger
 
 Moment = Literal["before backward", "after backward", "after step"]
 Nodes = list[dict[str, Any]]
-
-
-def node(name: str, cls: type, **args: Any) -> dict[str, Any]:
-    return {"name": name, "debugger_config": {"class": cls, "args": args}}
-
-
-# ---------------------------------------------------------------- debuggers
-class Output(ForwardDebugger):
-    """The layer's output, nothing computed."""
-
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
-        return {"output": output}
-
-
-class Gradient(BackwardDebugger):
-    """The gradient of the layer's output, nothing computed."""
-
-    def process_backward(self, module: nn.Module, grad_output: Any) -> Any:
-        return {"gradient": grad_output}
 
 
 # ---------------------------------------------------------------- models

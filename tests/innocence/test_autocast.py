@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Output, node
 from tests.sameness import canonical
 from torch import nn
 
 from endoscope import BaseDebugger, ForwardDebugger, SequentialDebugger
-
-from .conftest import Output, node
 
 
 class UsesTheNextWeight(ForwardDebugger):

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from tests.sameness import canonical
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from endoscope import SequentialDebugger, load_debug_outputs
 
-from .conftest import Gradient, Output, differences, generators, node
+from .conftest import differences, generators
 
 
 class Checkpointed(nn.Module):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from tests.sameness import canonical
 from tests.warm import Say, WarmProcess
 from torch import nn
@@ -20,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from endoscope import SequentialDebugger
 
-from .conftest import Gradient, Output, hooks_of, node
+from .conftest import hooks_of
 
 
 def net() -> nn.Sequential:

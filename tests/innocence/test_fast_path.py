@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Output, node
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from endoscope import SequentialDebugger, load_debug_outputs
-
-from .conftest import Output, node
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from torch import nn
 
 from endoscope import BaseDebugger, SequentialDebugger, load_debug_outputs, per_datapoint, whole_batch
 from endoscope.errors import DebuggerError
-
-from .conftest import Gradient, Output, node
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

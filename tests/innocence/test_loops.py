@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from torch import nn
 
 from endoscope import BaseDebugger, ForwardDebugger, load_debug_outputs
@@ -21,7 +22,7 @@ from endoscope.debuggers import (
     LayerOutputDebugger,
 )
 
-from .conftest import CASES, Case, Gradient, Loop, Nodes, Output, Trace, differences, node
+from .conftest import CASES, Case, Loop, Nodes, Trace, differences
 
 LOOPS: dict[str, dict[str, Any]] = {
     "train": {},

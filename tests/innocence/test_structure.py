@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from tests.sameness import canonical
 from torch import Tensor, nn
 
 from endoscope import SequentialDebugger, load_debug_outputs
-
-from .conftest import Gradient, Output, node
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

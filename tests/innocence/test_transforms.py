@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from tests.sameness import canonical
 from torch import Tensor, nn
 
@@ -17,8 +18,6 @@ from endoscope import EndoscopeError, SequentialDebugger, load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.debuggers.captures import MAX_CALLS_OF_A_PART
 from endoscope.errors import ConfigError
-
-from .conftest import Gradient, Output, node
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

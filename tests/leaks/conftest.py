@@ -11,28 +11,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, Output, node
 from torch import nn
 
-from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
-
-
-class Output(ForwardDebugger):
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
-        return {"output": output}
-
-
-class Gradient(BackwardDebugger):
-    def process_backward(self, module: nn.Module, grad_output: Any) -> Any:
-        return {"gradient": grad_output}
-
-
-def node(name: str, cls: type, **args: Any) -> dict[str, Any]:
-    return {"name": name, "debugger_config": {"class": cls, "args": args}}
-
+from endoscope import SequentialDebugger
 
 NODES = [node("output", Output, layer_name="*", calls="all"), node("gradient", Gradient, layer_name="*")]
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.probes import Gradient, node
 from torch import nn
 
 from endoscope import SequentialDebugger
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger
 
-from .conftest import NODES, Census, Gradient, Net, X, hooks_on, node, step
+from .conftest import NODES, Census, Net, X, hooks_on, step
 
 End = Callable[[SequentialDebugger, nn.Module, Path], None]
 
