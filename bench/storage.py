@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from endoscope import BaseDebugger, SequentialDebugger, load_debug_outputs
-from endoscope.pages import encoding, writer
+from endoscope.pages import encoding, sink
 
 SHAPES = {"stage1": (64, 56, 56), "stage2": (128, 28, 28), "stage3": (256, 14, 14), "stage4": (512, 7, 7)}
 MAP_BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}
@@ -91,10 +91,10 @@ def write_raw(folder: Path, page: Sequence[Record], *, synced: bool = False) -> 
 
 def write_page(folder: Path, page: Sequence[Record]) -> None:
     folder.mkdir()
-    sink = writer.SafetensorsSink(folder, page_size=2 * RECORDS * RECORD_BYTES, rank=None)
+    pages = sink.SafetensorsSink(folder, page_size=2 * RECORDS * RECORD_BYTES, rank=None)
     for idx, record in enumerate(page):
-        sink.append(encoding.encode_record(idx, {"record": record}, {}), dropped=0)
-    sink.close(dropped=0)
+        pages.append(encoding.encode_record(idx, {"record": record}, {}), dropped=0)
+    pages.close(dropped=0)
 
 
 def write_through_debugger(folder: Path, page: Sequence[Record]) -> None:

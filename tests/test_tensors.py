@@ -453,7 +453,8 @@ def test_records_still_on_their_way_are_stored_whole(tmp_path: Path) -> None:
     """The writer waits for the device; the loop does not."""
     from tests.captures import opened
 
-    from endoscope.pages.writer import PageWriter, SafetensorsSink
+    from endoscope.pages.sink import SafetensorsSink
+    from endoscope.pages.writer import PageWriter
 
     (tmp_path / "debugger").mkdir()
     writer = PageWriter(SafetensorsSink(tmp_path / "debugger", page_size=1 << 20, rank=None), queue_bytes=1 << 20)

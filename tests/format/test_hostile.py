@@ -25,8 +25,9 @@ from endoscope.errors import UntrustedPickleError
 from endoscope.pages import format
 from endoscope.pages.format import seal, sealed
 from endoscope.pages.reader import load_debug_outputs
+from endoscope.pages.sink import SafetensorsSink
 from endoscope.pages.verify import verify_folder
-from endoscope.pages.writer import PageWriter, SafetensorsSink
+from endoscope.pages.writer import PageWriter
 from endoscope.tensors import snapshot
 
 DATA_START = 4096

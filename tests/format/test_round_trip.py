@@ -24,8 +24,9 @@ from tests.warm import Say, WarmProcess
 
 from endoscope.pages import format
 from endoscope.pages.reader import load_debug_outputs
+from endoscope.pages.sink import SafetensorsSink
 from endoscope.pages.verify import verify_folder
-from endoscope.pages.writer import PageWriter, SafetensorsSink
+from endoscope.pages.writer import PageWriter
 from endoscope.tensors import snapshot
 from endoscope.values import Opaque, per_datapoint, whole_batch
 

@@ -17,8 +17,9 @@ from tests.sameness import canonical
 
 from endoscope.errors import PageError
 from endoscope.pages import encoding
+from endoscope.pages.sink import SafetensorsSink, Unencoded
 from endoscope.pages.verify import verify_folder
-from endoscope.pages.writer import OnFull, PageWriter, SafetensorsSink, Unencoded, WriterClosed, WriterCounts
+from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 from endoscope.tensors import snapshot
 
 PATIENCE_S = 20.0

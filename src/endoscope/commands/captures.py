@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from endoscope.errors import DatapointNotFoundError, EndoscopeError, PageError, UntrustedPickleError
+from endoscope.pages.folders import page_files
 from endoscope.pages.reader import DebugOutputs
-from endoscope.pages.writer import page_files
 
 State = Literal["closed", "unfinished", "empty", "not opened"]
 

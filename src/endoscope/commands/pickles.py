@@ -9,8 +9,8 @@ from pathlib import Path
 from endoscope.commands.captures import reading
 from endoscope.errors import EndoscopeError, PageError, PageFormatError
 from endoscope.pages import pickle_pages
+from endoscope.pages.folders import page_files, prepare_folder
 from endoscope.pages.reader import debugger_folder
-from endoscope.pages.writer import page_files, prepare_folder
 
 DANGER = "opening a pickle can run any code that its author put into it"
 

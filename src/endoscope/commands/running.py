@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,22 +25,31 @@ def run_config(
     job: Literal["train", "eval"], config: Path | None, config_filepath: Path | None, overrides: Sequence[str]
 ) -> Any:
     """Run the job that a config file describes; an interrupted one ends the process with the signal's exit code."""
-    from endoscope.errors import ConfigError
     from endoscope.runners.config_file import apply_overrides, load_config
     from endoscope.runners.interrupt import Interrupted
+
+    if (config is None) == (config_filepath is None):
+        raise click.UsageError("give the config file" if config is None else "give one config file, not two")
+    path = config or config_filepath
+    assert path is not None
+    try:
+        return _run(job, apply_overrides(load_config(path), list(overrides)))
+    except Interrupted as e:
+        after = "everything is saved, and the same command resumes it" if job == "train" else "start it again"
+        click.echo(f"{e}; {after}", err=True)
+        sys.exit(e.exit_code)
+    except KeyboardInterrupt:  # before the run began, or for the second time
+        click.echo("interrupted", err=True)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _run(job: Literal["train", "eval"], settings: dict[str, Any]) -> Any:
+    from endoscope.errors import ConfigError
     from endoscope.runners.runner import BaseRunner
     from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 
-    path = config or config_filepath
-    if path is None:
-        raise click.UsageError("give the config file")
-    settings = apply_overrides(load_config(path), list(overrides))
     runner = settings.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
     if not (isinstance(runner, type) and issubclass(runner, BaseRunner) and runner.job == job):
         base = "BaseTrainer" if job == "train" else "BaseEvaluator"
         raise ConfigError(f"runner: found {runner!r}; expected a subclass of endoscope.runners.{base}")
-    try:
-        return runner(settings).run()  # type: ignore[attr-defined]
-    except Interrupted as e:
-        click.echo(f"{e}; everything is saved, and the same command resumes it", err=True)
-        sys.exit(e.exit_code)
+    return runner(settings).run()  # type: ignore[attr-defined]

@@ -15,7 +15,8 @@ import torch
 
 from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import encoding, format, page, scalars
-from endoscope.pages.writer import PageWriter, SafetensorsSink, Unencoded
+from endoscope.pages.sink import SafetensorsSink, Unencoded
+from endoscope.pages.writer import PageWriter
 from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
 

@@ -20,17 +20,9 @@ import torch
 
 from endoscope.errors import ConfigError, PageError
 from endoscope.pages import page
-from endoscope.pages.writer import (
-    OnFull,
-    PageSink,
-    PageWriter,
-    SafetensorsSink,
-    WriterClosed,
-    WriterCounts,
-    move_pages,
-    page_files,
-    prepare_folder,
-)
+from endoscope.pages.folders import move_pages, page_files, prepare_folder
+from endoscope.pages.sink import PageSink, SafetensorsSink
+from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 from endoscope.tensors import Snapshot
 
 log = logging.getLogger("endoscope")
@@ -46,6 +38,11 @@ def process_rank() -> tuple[int | None, int]:
     else:
         rank, world = (int(os.environ.get(k, d)) for k, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
     return (rank, world) if world > 1 else (None, 1)
+
+
+def _check_spool(folder: Path) -> None:
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"spool_dir={str(folder)!r} is no folder that can be written into; make it first")
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,8 @@ class PageStore:
             from endoscope.pages.pickle_pages import joblib
 
             joblib()  # missing: say so now, not at the first page
+        if settings.spool_dir is not None:
+            _check_spool(Path(settings.spool_dir))
         self._home = self._folder = self._prepared(output_dir, settings.overwrite) if output_dir is not None else None
 
     def _prepared(self, output_dir: str | os.PathLike[str], overwrite: bool) -> Path:

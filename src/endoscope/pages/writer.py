@@ -1,4 +1,4 @@
-"""The page writer: a queue bounded in bytes, one thread, rotation at the page size, flush and close.
+"""The page writer: a queue bounded in bytes and one thread, which hands each record to a sink; flush and close.
 
 `PageWriter.put` encodes on the calling thread when the bytes are there and only queues; the thread does nothing but
 place records in pages and call the kernel. An error of the disk loses the record it met, is logged once and counted;
@@ -7,20 +7,17 @@ it is never raised into the caller's loop.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from endoscope.errors import ConfigError, FolderInUseError, PageError
-from endoscope.pages import catalogue, header, page
+from endoscope.errors import PageError
 from endoscope.pages.encoding import Record, encode_record
+from endoscope.pages.sink import PageSink, Unencoded
 from endoscope.tensors import Snapshot, nbytes
 
 log = logging.getLogger("endoscope")
@@ -41,92 +38,6 @@ class WriterCounts:
 
 class WriterClosed(PageError):
     """A record came after `PageWriter.close`."""
-
-
-class PageSink(Protocol):
-    """Where records go in the writer thread: safetensors pages, or the seeds' pickle pages."""
-
-    unsaved: int
-    """Records that were appended and are not in the kernel's hands yet."""
-
-    def append(self, record: Record | Unencoded, *, dropped: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self, *, dropped: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Unencoded:
-    """A record whose bytes a device has not delivered yet, or that a pickle page takes as it is."""
-
-    idx: int | list[int]
-    outputs: Mapping[str, Snapshot]
-    notes: Mapping[str, Any]
-    nbytes: int
-
-    def encode(self) -> Record:
-        return encode_record(self.idx, {k: s.wait() for k, s in self.outputs.items()}, self.notes)
-
-
-class SafetensorsSink:
-    """Records into ``page_N.safetensors`` and ``page_N.jsonl``, a new pair whenever the page size would be passed."""
-
-    unsaved = 0  # every append hands its bytes to the kernel
-
-    def __init__(self, folder: Path, *, page_size: int, rank: int | None, first_page: int = 0) -> None:
-        self.folder = folder
-        self.page_size = page_size
-        self.rank = rank
-        self._page: page.Page | None = None
-        self._next = first_page
-        self._room = 16 << 10
-        self._catalogue = folder / page.catalogue_name(rank)
-
-    def append(self, record: Record | Unencoded, *, dropped: int) -> None:
-        if isinstance(record, Unencoded):
-            record = record.encode()
-        if dropped:
-            record.body += b',"dropped":%d' % dropped
-        entries = header.header_bytes(record, header.label(record.idx))
-        size = record.nbytes + len(record.body) + 128
-        p = self._page
-        if p is not None:
-            no_room = p.header_size + entries > p.data_start
-            if no_room or not p.usable or p.data_start + p.size + size > self.page_size:
-                self._close_page(dropped=0)
-                p = None
-                self._room *= 4 if no_room else 1
-        if p is None:
-            # The header is written last and its room reserved first: for as many records like this one as a page
-            # holds, but for small records no more than is sure to be used; it grows with the pages that use it up.
-            expected = entries * self.page_size // (size + entries)
-            room = 512 + max(entries, min(expected, max(self._room, record.nbytes)))
-            number, self._next = self._next, self._next + 1
-            p = self._page = page.Page(self.folder, number, self.rank, data_start=-(-room // 64) * 64)
-        p.append(record)
-        p.header_size += entries
-        p.dropped += dropped
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def _close_page(self, *, dropped: int) -> None:
-        p, self._page = self._page, None
-        if p is None:
-            return
-        p.close(dropped=dropped)
-        page.sync_folder(self.folder)
-        info = catalogue.PageInfo(p.name, dropped + p.dropped, data_start=p.data_start)
-        with open(self._catalogue, "ab") as f:
-            f.write(catalogue.encode(catalogue.of_page(info, p.indices, p.counts, p.starts, p.ends)))
-
-    def close(self, *, dropped: int) -> None:
-        """Close the page, and put one line for all pages in place of the catalogue's many."""
-        self._close_page(dropped=dropped)
-        lines = catalogue.decode_all(self._catalogue.read_bytes().split(b"\n")) if self._catalogue.exists() else []
-        if len(lines) > 1:
-            part = self._catalogue.with_name(f".{self._catalogue.name}.part")
-            part.write_bytes(b"".join(map(catalogue.encode, catalogue.merged(lines))))
-            os.replace(part, self._catalogue)
 
 
 @dataclass(slots=True)
@@ -283,77 +194,3 @@ class PageWriter:
             self._pending -= item.size
             if self._waiting:
                 self._lock.notify_all()
-
-
-# ---------------------------------------------------------------- folders
-def page_files(folder: Path) -> list[Path]:
-    """Every file in ``folder`` that belongs to pages, of any rank and format."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(p for p in folder.iterdir() if page.parse_name(p.name) is not None)
-    return []
-
-
-def _ours(path: Path, rank: int | None, world_size: int) -> bool:
-    """Whether this process answers for a file: its own rank's; rank 0 also for those of ranks that are no more."""
-    parsed = page.parse_name(path.name)
-    assert parsed is not None
-    of = parsed[1]
-    return of == rank or (rank in (None, 0) and (of is None or rank is None or of >= world_size))
-
-
-def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overwrite: bool = False) -> None:
-    """Make ``folder`` ready for new pages: it exists, can be written, and holds no pages of an earlier capture."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise ConfigError(f"cannot make the folder {str(folder)!r} for pages: {e.strerror}") from e
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write into {str(folder)!r}; choose another output_dir")
-    old = [p for p in page_files(folder) if _ours(p, rank, world_size)]
-    if old and not overwrite:
-        raise FolderInUseError(
-            f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
-            "choose another folder, or pass overwrite=True to replace them"
-        )
-    for p in sorted(old, key=lambda p: not p.name.startswith("catalogue")):
-        p.unlink()
-
-
-def move_pages(source: Path, target: Path, *, rank: int | None) -> None:
-    """Move this rank's closed pages into ``target``, also from another file system.
-
-    A page's lines come after its tensors, and the catalogue last: what a reader finds there is whole at any moment.
-    """
-    order = {"safetensors": 0, "pkl": 0, "jsonl": 1, "catalogue": 2}
-    moving = sorted(
-        (order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank
-    )
-    there: list[Path] = []
-    try:
-        for _, p in moving:
-            _link_or_copy(p, target / p.name)
-            there.append(target / p.name)
-    except OSError:
-        for copy in there:  # all of it stays where it was
-            copy.unlink()
-        raise
-    page.sync_folder(target)
-    for _, p in reversed(moving):
-        p.unlink()
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Have ``source`` under ``target`` as well: at every moment one of the two folders holds all pages."""
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        part = target.with_name(f".{target.name}.part")
-        try:
-            shutil.copyfile(source, part)
-            with open(part, "rb+") as f:
-                os.fsync(f.fileno())
-            os.rename(part, target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise

@@ -222,3 +222,10 @@ def test_pickle_pages_are_flushed_and_converted(make: Any, run: Any, tmp_path: P
     (tmp_path / "new").mkdir()
     assert convert(tmp_path / "debugger", tmp_path / "new") == 2
     assert torch.equal(load_debug_outputs(tmp_path / "new")[1]["first"]["output"], seen["first"]["output"])
+
+
+def test_a_spool_that_is_not_there_is_found_at_construction(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong in ("nowhere", "file"):
+        with pytest.raises(ConfigError, match="spool_dir=.* is no folder that can be written into"):
+            make(output_dir=None, spool_dir=tmp_path / wrong)
