@@ -1,0 +1,13 @@
+"""What is looked at while the U-Net is validated and evaluated."""
+
+from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger, LayerOutputDebugger, SequentialDebugger
+
+DEBUGGERS = [
+    {"name": "bottom", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "bottom"}}},
+    {"name": "way_up", "debugger_config": {"class": LayerOutputDebugger, "args": {"layer_name": "up?"}}},
+    {
+        "name": "triangle",
+        "debugger_config": {"class": GradCAMDebugger, "args": {"target_layer": "up2", "target_class": 3}},
+    },
+]
+DEBUGGER = {"class": SequentialDebugger, "args": {"debuggers_config": DEBUGGERS}}
