@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from endoscope.randomness import OUR_THREADS, random_kept
+from endoscope.randomness import QuietThread, random_kept
 
 
 def nothing() -> None:
@@ -35,18 +35,26 @@ ACTIONS = [nothing, uniform, dropout, seeding]
 
 
 @contextmanager
-def another_thread(name: str) -> Iterator[None]:
-    over = threading.Event()
-    thread = threading.Thread(target=over.wait, name=name)
+def another_thread(kind: type[threading.Thread] = threading.Thread) -> Iterator[None]:
+    started, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        over.wait()
+
+    thread = kind(target=wait)
     thread.start()
+    started.wait()
     yield
     over.set()
     thread.join()
 
 
-@pytest.mark.parametrize("thread", ["user's", OUR_THREADS + "writer"])
+@pytest.mark.parametrize("thread", [threading.Thread, QuietThread])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_the_stream_goes_on_as_if_nothing_had_been_drawn(action: Callable[[], None], thread: str) -> None:
+def test_the_stream_goes_on_as_if_nothing_had_been_drawn(
+    action: Callable[[], None], thread: type[threading.Thread]
+) -> None:
     torch.manual_seed(3)
     torch.rand(2)
     before = torch.get_rng_state()
@@ -62,7 +70,7 @@ def test_draws_inside_differ_from_each_other_and_not_from_those_of_one_thread() 
             return [torch.rand(3), torch.rand(3)]
 
     alone = drawn()
-    with another_thread("user's"):
+    with another_thread():
         beside = drawn()
     assert not torch.equal(alone[0], alone[1])
     assert all(map(torch.equal, alone, beside))
@@ -96,7 +104,7 @@ def test_draws_of_another_thread_are_not_undone(action: Callable[[], None]) -> N
 def test_an_own_generator_is_the_users_affair() -> None:
     generator = torch.Generator().manual_seed(0)
     before = generator.get_state()
-    with another_thread("user's"), random_kept():
+    with another_thread(), random_kept():
         torch.rand(3, generator=generator)
     assert not torch.equal(generator.get_state(), before)
 
@@ -110,3 +118,12 @@ def test_python_and_numpy_when_asked(draw: Callable[[], Any], state: Callable[[]
     with random_kept():
         draw()
     assert repr(state()) != before
+
+
+def test_our_own_threads_are_counted_while_they_live() -> None:
+    before = QuietThread.alive
+    with another_thread(QuietThread):
+        assert QuietThread.alive == before + 1
+        with another_thread():
+            assert QuietThread.alive == before + 1
+    assert QuietThread.alive == before

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import compiler
+from torch._C import _get_tracing_state
+from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
 from torch.fx import _symbolic_trace
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -39,7 +42,7 @@ class Hook:
         self._function = function
 
     def __call__(self, module: torch.nn.Module, *args: Any) -> None:
-        if not _traced() and id(module) == self._id:
+        if id(module) == self._id and not _traced():
             self._function(module, *args)
 
     @property
@@ -59,9 +62,10 @@ class Hook:
 def _traced() -> bool:
     """Whether this forward computes nothing: it is being compiled, exported or traced, and must not hold our calls."""
     return (
-        torch.compiler.is_compiling()
+        _is_dynamo_compiling()  # before all others, so that dynamo traces none of them
+        or compiler._is_compiling_flag
         or _symbolic_trace._is_fx_tracing_flag
-        or torch._C._get_tracing_state() is not None
+        or _get_tracing_state() is not None
     )
 
 

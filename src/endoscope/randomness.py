@@ -6,17 +6,39 @@ another thread drew in the meantime would be drawn again: this thread draws from
 
 from __future__ import annotations
 
+import os
 import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
-OUR_THREADS = "endoscope-"
-"""How the names of our own threads begin; none of them draws."""
+
+
+class QuietThread(threading.Thread):
+    """A thread of our own: it draws no random numbers, and `random_kept` need not mind it."""
+
+    alive: ClassVar[int] = 0
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def run(self) -> None:
+        with QuietThread._lock:
+            QuietThread.alive += 1
+        try:
+            super().run()
+        finally:
+            with QuietThread._lock:
+                QuietThread.alive -= 1
+
+
+def _in_a_fork() -> None:
+    QuietThread.alive, QuietThread._lock = 0, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_a_fork)
 
 
 class random_kept:  # used like torch.no_grad
@@ -91,7 +113,4 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _alone() -> bool:
     """Whether no other thread that could draw is alive."""
-    if threading.active_count() == 1:
-        return True
-    here = threading.current_thread()
-    return all(t is here or t.name.startswith(OUR_THREADS) for t in threading.enumerate())
+    return threading.active_count() - QuietThread.alive <= 1

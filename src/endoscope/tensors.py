@@ -12,6 +12,7 @@ import datetime
 import enum
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,29 +204,41 @@ def snapshot(value: Any) -> Snapshot:
     Containers are rebuilt, dataclasses become `DataclassValue`, objects of unknown types become `Opaque`.
     On CUDA the copy is queued on the current stream into pinned memory and not waited for.
     """
-    devices: set[torch.device] = set()
-
-    def own(v: Any) -> Any:
-        if isinstance(v, torch.Tensor):
-            if v.is_cpu:
-                return _clone(v)
-            if v.device.type == "meta":
-                return opaque(v)
-            copy = _copy_to_host(v)
-            if v.device.type == "cuda":
-                devices.add(v.device)
-            return copy
-        if isinstance(v, np.ndarray):
-            return opaque(v) if isinstance(v, np.ma.MaskedArray) else np.array(v, order="C")
-        if isinstance(v, enum.Enum):
-            return EnumValue(type_name(type(v)), v.name, _map(own, v.value, 1))
-        if isinstance(v, bytearray):
-            return bytes(v)
-        return v if isinstance(v, ATOMS) else opaque(v)
-
     with without_gradient():
-        copied = _map(own, value, 0)
-    return Snapshot(copied, [_event(d) for d in devices])
+        if type(value) is dict:  # the usual case, with as little Python as can be: it runs inside the user's forward
+            copied = {}
+            for k, v in value.items():
+                kind = type(v)
+                if kind is torch.Tensor and v.is_cpu and type(k) is str:
+                    copied[k] = _clone(v)
+                elif kind in _ATOMS and type(k) is str:
+                    copied[k] = v
+                else:
+                    break
+            else:
+                return Snapshot(copied, [])
+        devices: set[torch.device] = set()
+        return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
+
+
+def _own(devices: set[torch.device], v: Any) -> Any:
+    """A copy of something that is no container; ``devices`` takes those whose copies are still under way."""
+    if isinstance(v, torch.Tensor):
+        if v.is_cpu:
+            return _clone(v)
+        if v.device.type == "meta":
+            return opaque(v)
+        copy = _copy_to_host(v)
+        if v.device.type == "cuda":
+            devices.add(v.device)
+        return copy
+    if isinstance(v, np.ndarray):
+        return opaque(v) if isinstance(v, np.ma.MaskedArray) else np.array(v, order="C")
+    if isinstance(v, enum.Enum):
+        return EnumValue(type_name(type(v)), v.name, _map(partial(_own, devices), v.value, 1))
+    if isinstance(v, bytearray):
+        return bytes(v)
+    return v if isinstance(v, ATOMS) else opaque(v)
 
 
 class without_gradient:  # used like torch.no_grad, at a tenth of its cost

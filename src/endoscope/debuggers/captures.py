@@ -25,6 +25,9 @@ from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
 
 Hooked = ForwardDebugger | BackwardDebugger
 
+_graph_task = torch._C._current_graph_task_id
+"""The backward pass that is under way on this thread; -1 when there is none."""
+
 MAX_CALLS_OF_A_PART = 1000
 """How many calls ``calls="all"`` keeps of a layer that is called without the model: there is no forward to end them."""
 
@@ -96,8 +99,10 @@ class Captures:
         }
         self._hooks.before_forward(root, self._begin, hidden=root in fused)
         for layer, debuggers in by_layer.items():
+            forward = tuple((n, d) for n, d in debuggers if isinstance(d, ForwardDebugger))
+            backward = tuple((n, d) for n, d in debuggers if isinstance(d, BackwardDebugger))
             try:
-                self._hooks.forward(layer, partial(self._seen, tuple(debuggers)), hidden=layer in fused)
+                self._hooks.forward(layer, partial(self._seen, forward, backward), hidden=layer in fused)
             except RuntimeError as e:
                 raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
         self._hooks.run_eagerly(self._model, tell_compiled)
@@ -123,7 +128,7 @@ class Captures:
             self._thread.paused = before
 
     def _begin(self, module: torch.nn.Module, input: Any) -> None:
-        if self._thread.paused or _in_backward():  # where checkpointing computes a forward again
+        if self._thread.paused or _graph_task() != -1:  # where checkpointing computes a forward again
             return
         if _calls_itself(module):
             return
@@ -131,30 +136,39 @@ class Captures:
         self._thread.window = Window(1 if before is None else before.forwards + 1)
         self._model_called = True
 
-    def _seen(self, debuggers: Sequence[tuple[str, Hooked]], module: torch.nn.Module, input: Any, output: Any) -> None:
+    def _seen(
+        self,
+        forward: Sequence[tuple[str, ForwardDebugger]],
+        backward: Sequence[tuple[str, BackwardDebugger]],
+        module: torch.nn.Module,
+        input: Any,
+        output: Any,
+    ) -> None:
         thread = self._thread
         if thread.paused:
             return
         window = thread.window
-        again = _in_backward()  # activation checkpointing computes a layer a second time
+        again = _graph_task() != -1  # activation checkpointing computes a layer a second time
         if window is None or window.closed:
             if again:
                 return
             window = thread.window = Window(0)  # the user called a part of the model by itself
-        for name, debugger in debuggers:
-            call = window.calls.get(name, 0)
-            if not again:
-                window.calls[name] = call = call + 1
-            if isinstance(debugger, BackwardDebugger):
-                try:
-                    self._await_gradient(window, name, debugger, max(call, 1), module, output)
-                except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
-                    window.failures[name] = self._guard.failed(name, e)
-            elif not again and not self._guard.muted(name):
-                self._keep(window, name, debugger, call, debugger.process_forward, module, input, output)
+        if not again:
+            calls = window.calls
+            for name, debugger in forward:
+                call = calls[name] = calls.get(name, 0) + 1
+                if not self._guard.muted(name):
+                    result = self._guard.call(name, debugger, debugger.process_forward, module, input, output)
+                    self._keep(window, name, debugger, call, result)
+            for name, _ in backward:
+                calls[name] = calls.get(name, 0) + 1
+        for name, awaiting in backward:
+            try:
+                self._await_gradient(window, name, awaiting, max(window.calls.get(name, 0), 1), module, output)
+            except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
+                window.failures[name] = self._guard.failed(name, e)
 
-    def _keep(self, window: Window, name: str, debugger: Hooked, call: int, function: Any, *args: Any) -> None:
-        result = self._guard.call(name, debugger, function, *args)
+    def _keep(self, window: Window, name: str, debugger: Hooked, call: int, result: Snapshot | str) -> None:
         if isinstance(result, str):
             window.failures[name] = result
         elif result.value is None:
@@ -180,7 +194,8 @@ class Captures:
 
         def arrived(grad_output: Any) -> None:
             if not window.closed and not self._guard.muted(name):
-                self._keep(window, name, debugger, call, debugger.process_backward, module, grad_output)
+                result = self._guard.call(name, debugger, debugger.process_backward, module, grad_output)
+                self._keep(window, name, debugger, call, result)
 
         if isinstance(output, torch.Tensor):
             # arrived returns None: the gradient passes unchanged
@@ -304,8 +319,3 @@ def _calls_itself(module: torch.nn.Module) -> bool:
 
 
 _CALL = torch.nn.Module._call_impl.__code__
-
-
-def _in_backward() -> bool:
-    """Whether autograd is running on this thread."""
-    return bool(torch._C._current_graph_task_id() != -1)

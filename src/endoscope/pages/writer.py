@@ -18,6 +18,7 @@ from typing import Any, Literal
 from endoscope.errors import PageError
 from endoscope.pages.encoding import Record, encode_record
 from endoscope.pages.sink import PageSink, Unencoded
+from endoscope.randomness import QuietThread
 from endoscope.tensors import Snapshot, nbytes
 
 log = logging.getLogger("endoscope")
@@ -118,7 +119,7 @@ class PageWriter:
             self._pending += size
             dropped, self._dropped_since = self._dropped_since, 0
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="endoscope-writer", daemon=True)
+                self._thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
                 self._thread.start()
             self._queue.put(_Queued(item, size, dropped))
         return True

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.randomness import QuietThread
 from endoscope.tensors import Snapshot, snapshot
 
 log = logging.getLogger("endoscope")
@@ -126,7 +127,7 @@ class AsyncBuffer(Generic[T]):
 
     def _start(self, channel: _Channel[T]) -> None:
         # The thread knows the channel and not the buffer, so that a forgotten buffer can be collected.
-        thread = threading.Thread(target=_work, args=(channel, self._convert), name="endoscope-buffer", daemon=True)
+        thread = QuietThread(target=_work, args=(channel, self._convert), name="endoscope-buffer", daemon=True)
         thread.start()
         channel.thread = thread
         _running.add(channel)
