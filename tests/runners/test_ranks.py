@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from endoscope import load_debug_outputs
-from endoscope.runners.distributed import Share
+from endoscope.runners.distributed import Share, lost_connection
 from endoscope.runners.scores import read_scores
 
 from .test_resume import ROOT
@@ -28,6 +29,8 @@ from tests.runners.training import Net, config as make, evaluation, node
 
 class Slow(Net):
     def forward(self, x):
+        if os.environ.get("RANK") == {raises!r}:
+            raise ValueError("the user's own")
         (Path({work_dir!r}).parent / f"pid_{{os.environ.get('RANK')}}").write_text(str(os.getpid()))
         time.sleep({pause})
         return super().forward(x)
@@ -36,12 +39,15 @@ config = make(Path({work_dir!r}), model=node(Slow), epochs={epochs})
 """
 
 
-def start(folder: Path, ranks: int, *, pause: float = 0.0, epochs: int = 3) -> subprocess.Popen[str]:
+def start(
+    folder: Path, ranks: int, *, pause: float = 0.0, epochs: int = 3, raises: str = "no rank", job: str = "main"
+) -> subprocess.Popen[str]:
     script = folder.parent / f"{folder.name}.py"
-    script.write_text(CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause, epochs=epochs))
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    text = CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause, epochs=epochs, raises=raises)
+    script.write_text(text + (f"config = evaluation(Path({str(folder)!r}))" if job == "eval" else ""))
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     return subprocess.Popen(
-        [sys.executable, *command, str(ROOT / "main.py"), "--config-filepath", str(script)],
+        [sys.executable, *command, str(ROOT / f"{job}.py"), "--config-filepath", str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,6 +107,56 @@ def test_a_rank_that_dies_is_named_and_the_run_resumed(tmp_path: Path) -> None:
     finish(folder, 2)
     finish(tmp_path / "whole", 2)
     assert final(folder) == final(tmp_path / "whole")
+
+
+def test_an_error_in_one_rank_is_told_with_the_rank(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 2, raises="1")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode != 0
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["status"] == "failed"
+    assert re.fullmatch(r"rank 1 \(process \d+\) died: ValueError: the user's own", run["error"])
+    assert "[rank1]: ValueError: the user's own" in err  # with its traceback
+    assert re.search(r"^Error: rank 1 \(process \d+\) died: ValueError", err, re.MULTILINE)
+
+
+def test_torchrun_interrupted_and_resumed_by_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, 2, pause=0.1)
+    wait_for(folder / "epoch_0" / "checkpoint.pt", process)
+    process.terminate()
+    _, err = process.communicate(timeout=100)
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["status"], run["error"]) == ("interrupted", "Interrupted: interrupted by SIGTERM")
+    assert err.count("interrupted by SIGTERM; everything is saved") == 1
+    assert "died" not in err
+    finish(folder, 1)
+    for capture in (folder / "epoch_2", folder / "datapoints", folder / "epoch_2" / "outputs"):
+        seen = load_debug_outputs(capture)
+        assert sorted(seen) == list(range(VAL))
+        assert not seen.damage
+    assert json.loads((folder / "run.json").read_text())["world_size"] == 1
+
+
+def test_evaluation_by_two_ranks(tmp_path: Path) -> None:
+    out = finish(tmp_path / "two", 2, job="eval")
+    assert out.count(f"{VAL} datapoints") == 1
+    finish(tmp_path / "one", 1, job="eval")
+    two, one = (read_scores(tmp_path / name / "evaluation_scores.json") for name in ("two", "one"))
+    assert list(two.per_datapoint) == list(range(VAL))
+    assert two.aggregated == pytest.approx(one.aggregated)
+    assert sorted(load_debug_outputs(tmp_path / "two")) == list(range(VAL))
+
+
+def test_which_errors_may_come_from_a_dead_rank() -> None:
+    for text in (
+        "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
+        "NCCL error",
+        "Broken pipe",
+    ):
+        assert lost_connection(RuntimeError(text))
+    for error in (ValueError("Connection closed by peer"), RuntimeError("shapes (2, 3) and (4,)"), KeyboardInterrupt()):
+        assert not lost_connection(error)
 
 
 @pytest.mark.parametrize(("count", "world"), [(0, 2), (1, 3), (7, 1), (7, 2), (7, 3), (9, 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -36,7 +37,8 @@ def run_config(
         return _run(job, apply_overrides(load_config(path), list(overrides)))
     except Interrupted as e:
         after = "everything is saved, and the same command resumes it" if job == "train" else "start it again"
-        click.echo(f"{e}; {after}", err=True)
+        if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks
+            click.echo(f"{e}; {after}", err=True)
         sys.exit(e.exit_code)
     except KeyboardInterrupt:  # before the run began, or for the second time
         click.echo("interrupted", err=True)

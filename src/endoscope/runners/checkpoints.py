@@ -22,13 +22,20 @@ VERSION = 1
 
 
 class CheckpointError(EndoscopeError, OSError):
-    """A checkpoint that cannot be read, or does not fit the model."""
+    """A checkpoint that cannot be written or read, or does not fit the model."""
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write ``state`` so that the file is there whole or not at all, and survives a loss of power."""
-    with replacing(path) as file:
-        torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+    try:
+        with replacing(path) as file:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+    except (OSError, RuntimeError) as e:
+        # Where a file cannot be written, torch raises an error of its own in place of the disk's.
+        disk = e if isinstance(e, OSError) else e.__context__
+        if not isinstance(disk, OSError):
+            raise
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be written: {disk.strerror or disk}") from e
 
 
 def load_checkpoint(path: Path | str, *, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -41,8 +48,7 @@ def load_checkpoint(path: Path | str, *, device: torch.device | str = "cpu") -> 
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {str(path)!r}") from None
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as e:
-        first = (str(e).splitlines() or [type(e).__name__])[0][:200]
-        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read: {first}") from e
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read: {_reason(e)}") from e
     if not isinstance(found, dict):
         raise CheckpointError(f"the checkpoint {str(path)!r} holds a {type(found).__name__}, not a dict")
     if found.get("format") != FORMAT:
@@ -63,7 +69,7 @@ def load_weights(model: torch.nn.Module, state: Mapping[str, Any], path: Path | 
 def check_storable(name: str, state: Any) -> None:
     """Raise now what reading ``state`` back would raise after a kill: parts that are no plain data."""
     buffer = io.BytesIO()
-    skeleton = apply_tensor_op(lambda t: t.new_empty(0), state)
+    skeleton = apply_tensor_op(lambda t: torch.empty(0, dtype=t.dtype), state)
     try:
         torch.save(skeleton, buffer)
         buffer.seek(0)
@@ -71,8 +77,16 @@ def check_storable(name: str, state: Any) -> None:
     except (pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as e:
         raise ConfigError(
             f"{name}: its state_dict() holds more than tensors, numbers, text and containers, so that no checkpoint of "
-            f"it could be loaded safely: {(str(e).splitlines() or [''])[0][:200]}"
+            f"it could be loaded safely: {_reason(e)}"
         ) from e
+
+
+def _reason(error: Exception) -> str:
+    """What torch says in a line; of an object that is not loaded, its class, and not how to load it all the same."""
+    found = re.search(r"(?:GLOBAL|type) ([\w.]+) was not an allowed global", str(error))
+    if found:
+        return f"it holds a {found[1]}"
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 _EPOCH = re.compile(r"epoch_(0|[1-9][0-9]*)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -36,6 +38,8 @@ class Ranks:
     """For plain objects; gradients go through the default group."""
     began: bool = False
     """Whether we began the process group, and so end it."""
+    store: Any = None
+    """Where a rank leaves its last words; it outlives the connections between the ranks."""
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
@@ -50,7 +54,8 @@ class Ranks:
         group = dist.new_group(backend="gloo", timeout=TIMEOUT) if dist.get_backend() != "gloo" else None
         peers: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(peers, (socket.gethostname(), os.getpid()), group=group)
-        return cls(dist.get_rank(), dist.get_world_size(), tuple(peers), group, began)
+        store = dist.distributed_c10d._get_default_store()
+        return cls(dist.get_rank(), dist.get_world_size(), tuple(peers), group, began, store)
 
     @property
     def several(self) -> bool:
@@ -93,22 +98,53 @@ class Ranks:
         if self.began and not broken and dist.is_initialized():
             dist.destroy_process_group()
 
-    def died(self, *, within_s: float) -> str:
-        """Which of the other ranks on this machine are gone, as a sentence; empty when none is."""
+    def leave_word(self, word: str) -> None:
+        """Tell the others why this rank ends; nothing, when it is only because another one did."""
+        if self.store is not None:
+            with contextlib.suppress(RuntimeError):  # the process that keeps the store may be the one that died
+                self.store.set(_word_key(self.rank), word)
+
+    def died(self, *, within_s: float, interrupted_too: bool) -> str:
+        """Which of the other ranks on this machine are gone, and why, as a sentence; empty when none is.
+
+        Those that went because another one did are not named; those that were interrupted only if asked for.
+        """
         here = socket.gethostname()
         until = time.monotonic() + within_s
         while self.several:
-            gone = [
-                f"rank {rank} (process {pid})"
-                for rank, (host, pid) in enumerate(self.peers)
-                if rank != self.rank and host == here and not _alive(pid)
-            ]
+            gone = []
+            for rank, (host, pid) in enumerate(self.peers):
+                if rank == self.rank or host != here or _alive(pid):
+                    continue
+                word = self._last_word(rank)
+                if word is None or (word and (interrupted_too or not word.startswith("Interrupted"))):
+                    gone.append(f"rank {rank} (process {pid}) died{f': {word}' if word else ''}")
             if gone:
-                return f"{' and '.join(gone)} died"
+                return " and ".join(gone)
             if time.monotonic() > until:
                 break
             time.sleep(0.05)
         return ""
+
+    def _last_word(self, rank: int) -> str | None:
+        """None when it had no time to say any: it was killed."""
+        if self.store is not None:
+            with contextlib.suppress(RuntimeError):
+                if self.store.check([_word_key(rank)]):
+                    return bytes(self.store.get(_word_key(rank))).decode()
+        return None
+
+
+def _word_key(rank: int) -> str:
+    return f"endoscope_last_word_{rank}"
+
+
+_LOST = re.compile(r"gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|socket|store", re.IGNORECASE)
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether an error says that another rank does not answer: only then may that one's death be its reason."""
+    return isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
 
 
 def _alive(pid: int) -> bool:

@@ -54,6 +54,11 @@ class Interrupt:
         self._noted = number
         self._put_back()
 
+    @property
+    def noted(self) -> int | None:
+        """The signal that has come, if one has."""
+        return self._noted
+
     def check(self) -> None:
         if self._noted is not None:
             raise Interrupted(self._noted)

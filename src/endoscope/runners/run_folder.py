@@ -6,6 +6,7 @@ Written by rank 0 only. docs/run-folder.md is the specification.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -21,7 +22,9 @@ import torch
 
 from endoscope import __version__
 from endoscope.errors import ConfigError
-from endoscope.runners.atomic import write_json
+from endoscope.runners.atomic import remove_leftovers, write_json
+
+log = logging.getLogger("endoscope")
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 BEAT_S = 5.0
@@ -40,6 +43,8 @@ class RunFolder:
 
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
+        for folder in (self.path, *self.path.glob("epoch_*")):
+            remove_leftovers(folder)
         earlier = read_json(self.path / "run.json")
         self._about = {
             "format": "endoscope-run",
@@ -75,6 +80,11 @@ class RunFolder:
         self._about["updated"] = _now()
         write_json(self.path / "run.json", self._about)
 
+    @property
+    def status(self) -> Status | None:
+        """What run.json says; None when there is none."""
+        return read_json(self.path / "run.json").get("status")
+
     # ---- progress.json
     def resume(self, epochs: int) -> None:
         """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
@@ -83,13 +93,17 @@ class RunFolder:
 
     def epoch_done(self, **facts: Any) -> None:
         self._progress["epochs"].append(facts)
+        self._progress.pop("now", None)
         self._write_progress()
 
     def alive(self, **where: Any) -> None:
         """Called at every step; now and then the files say where the run is."""
         if time.monotonic() - self._beat > BEAT_S:
             self._progress["now"] = where
-            self._write_progress()
+            try:
+                self._write_progress()
+            except OSError as e:  # what the run computes does not depend on it
+                log.warning("cannot say how far the run is: %s", e)
 
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
@@ -108,7 +122,7 @@ def make_work_dir(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty when there is none or it cannot be read."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

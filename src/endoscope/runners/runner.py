@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import random
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,12 +23,12 @@ from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
 from endoscope.runners.datapoints import class_names
-from endoscope.runners.distributed import RankError, Ranks, Share
+from endoscope.runners.distributed import RankError, Ranks, Share, lost_connection
 from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
 from endoscope.runners.metric import BaseMetric
 from endoscope.runners.progress import progress
-from endoscope.runners.run_folder import RunFolder, make_work_dir
+from endoscope.runners.run_folder import RunFolder, Status, make_work_dir
 from endoscope.runners.scores import Scores
 from endoscope.runners.settings import Settings
 
@@ -60,6 +61,8 @@ class BaseRunner:
         self._seed("build", 0, None)
         self._init_model()
         self.metric: BaseMetric = self._build("metric")
+        if not isinstance(self.metric, BaseMetric):
+            raise ConfigError(f"metric: found a {type(self.metric).__name__}; expected an endoscope.runners BaseMetric")
         self.debugger: SequentialDebugger | None = None
 
     def _build(self, key: str, **given: Any) -> Any:
@@ -76,6 +79,8 @@ class BaseRunner:
         """Build the debugger on the model; its hooks are attached when it is enabled."""
         if self.settings.debugger is not None:
             self.debugger = self._build("debugger", model=self.network)
+            if not isinstance(self.debugger, SequentialDebugger):
+                raise ConfigError(f"debugger: found a {type(self.debugger).__name__}; expected a SequentialDebugger")
 
     def _loader(self, split: Literal["train", "val", "eval"], *, shuffle: bool) -> DataLoader[Any]:
         """The loader of a split's dataset; with several ranks, of this rank's share of it."""
@@ -128,7 +133,19 @@ class BaseRunner:
     def _scores(self) -> Scores | None:
         """The scores of all ranks together, on rank 0."""
         partials = self.ranks.gather(self.metric.partial())
-        return self.metric.merged(partials) if self.ranks.first else None
+        if not self.ranks.first:
+            return None
+        split = "val" if self.job == "train" else "eval"
+        came, scores = sum(len(partial["idx"]) for partial in partials), self.metric.merged(partials)
+        if not came:
+            raise ConfigError(f"{split}_dataset: it gave no batch; is it empty?")
+        if twice := came - len(scores.per_datapoint):
+            warnings.warn(
+                f"{split}_dataset: {twice} of {came} datapoints have a meta_info.idx that another one has, and are "
+                "left out of the scores; give each a number of its own",
+                stacklevel=2,
+            )
+        return scores
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = _DTYPES[self.settings.precision]
@@ -198,16 +215,32 @@ class BaseRunner:
                 self.ranks.leave(broken=broken)
 
     def _failed(self, error: BaseException) -> None:
-        dead = self.ranks.died(within_s=0.0 if isinstance(error, Interrupted) else 3.0)
+        """Note how the run ended, and raise the reason where ``error`` is only a consequence."""
+        told = f"{type(error).__name__}: {error}"[:2000]
+        signal, stopped = self._interrupt.noted, isinstance(error, KeyboardInterrupt)
+        dead = ""
+        if stopped or lost_connection(error):
+            dead = self.ranks.died(within_s=3.0 if signal is None else 0.0, interrupted_too=signal is None)
+        self.ranks.leave_word("" if dead else told)
         if dead:
-            self._end("failed", dead)
-            raise RankError(f"{dead}, and ended the run; start it again to resume from the last checkpoint") from error
-        stopped = isinstance(error, KeyboardInterrupt)
-        self._end("interrupted" if stopped else "failed", f"{type(error).__name__}: {error}"[:2000])
+            self._end_broken("failed", dead)
+            raise RankError(f"{dead}; this ended the run: start it again to resume from the last checkpoint") from error
+        if signal is not None and isinstance(error, RuntimeError):
+            # It went to the workers of a loader or to the other ranks as well, and they were faster.
+            self._end_broken("interrupted", f"Interrupted: {Interrupted(signal)}")
+            raise Interrupted(signal) from error
+        self._end_broken("interrupted" if stopped else "failed", told)
 
-    def _end(self, status: Any, error: str | None) -> None:
+    def _end(self, status: Status, error: str | None) -> None:
         if self.ranks.first:
             self.folder.end(status, error)
+
+    def _end_broken(self, status: Status, error: str) -> None:
+        """The same after an error, which must not be hidden by another one."""
+        try:
+            self._end(status, error)
+        except OSError as e:
+            log.warning("run.json still says that the run is running: %s", e)
 
     def _close(self) -> None:
         """End the threads and finish the files; what a debugger or a page cannot do any more is logged, not raised."""

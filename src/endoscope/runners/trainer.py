@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -65,12 +66,27 @@ class BaseTrainer(BaseRunner):
 
     def _init_optimizer(self) -> None:
         s = self.settings
+        if not any(p.requires_grad for p in self.network.parameters()):
+            raise ConfigError("model: none of its parameters requires a gradient; there is nothing to train")
         self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self.network.parameters())
+        self._check_step()
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
-        for name in ("optimizer", "scheduler"):
-            if (part := getattr(self, name)) is not None:
+        parts = {"model": self.network, "criterion": self.criterion, "optimizer": self.optimizer}
+        for name, part in {**parts, "scheduler": self.scheduler}.items():
+            if part is not None:
                 checkpoints.check_storable(name, part.state_dict())
+
+    def _check_step(self) -> None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ConfigError(f"optimizer: found a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
+        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
+        needed = closure is not None and closure.default is inspect.Parameter.empty
+        if needed and type(self)._optimize is BaseTrainer._optimize:
+            raise ConfigError(
+                f"optimizer: {type(self.optimizer).__name__} computes the loss several times in a step, which this "
+                "trainer does not do; choose another, or write a trainer with an _optimize of its own"
+            )
 
     def _init_checkpoint_indices(self) -> None:
         """The epochs whose checkpoints stay, and that the debugger looks into."""
@@ -115,19 +131,21 @@ class BaseTrainer(BaseRunner):
     # ---- running
     def run(self) -> None:
         """Train until ``epochs`` are done. Raises `Interrupted` after Ctrl-C or SIGTERM, with everything saved."""
-        if self.epoch >= self.settings.epochs:
+        if self.epoch >= self.settings.epochs and self.folder.status == "finished":
             self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
+            self.ranks.leave(broken=False)
             return
         with self._running():
             if self.epoch:
                 self.progress.say(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
+                self._remove_checkpoints(before=self.epoch - 1)
             while self.epoch < self.settings.epochs:
                 self._epoch_()
                 self.epoch += 1
 
     def _epoch_(self) -> None:
         began = time.monotonic()
-        rates = [group["lr"] for group in self.optimizer.param_groups]
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         losses = self._train_epoch_()
         trained = time.monotonic()
         scores = self._val_epoch_()
@@ -266,8 +284,11 @@ class BaseTrainer(BaseRunner):
             "scaler": self.scaler.state_dict(),
         }
         checkpoints.save_checkpoint(self.epoch_dir / checkpoints.NAME, state)
+        self._remove_checkpoints(before=self.epoch)
+
+    def _remove_checkpoints(self, *, before: int) -> None:
         for epoch, folder in checkpoints.epoch_folders(self.work_dir).items():
-            if epoch < self.epoch and epoch not in self.checkpoint_indices:
+            if epoch < before and epoch not in self.checkpoint_indices:
                 (folder / checkpoints.NAME).unlink(missing_ok=True)
 
     def _about(self) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""RunFolder: what a run says of itself, also when the disk does not let it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endoscope.errors import ConfigError
+from endoscope.runners import run_folder
+from endoscope.runners.run_folder import RunFolder, make_work_dir, read_json
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_from_beginning_to_end(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, job="train")
+    assert folder.status is None
+    folder.begin({"seed": 7}, {"epochs": 3})
+    run = read(tmp_path / "run.json")
+    assert (run["status"], run["attempts"], run["seed"], run["pid"]) == ("running", 1, 7, os.getpid())
+    assert read(tmp_path / "config.json") == {"epochs": 3}
+    folder.add(more=1)
+    folder.end("failed", "why")
+    run = read(tmp_path / "run.json")
+    assert (run["status"], run["error"], run["more"]) == (folder.status, "why", 1) == ("failed", "why", 1)
+    again = RunFolder(tmp_path, job="train")
+    again.begin({}, {})
+    assert read(tmp_path / "run.json")["attempts"] == 2
+    assert read(tmp_path / "run.json")["started"] == run["started"]
+
+
+def test_what_a_kill_left_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / "epoch_3").mkdir()
+    for path in (tmp_path / ".run.json.77", tmp_path / "epoch_3" / ".checkpoint.pt.77"):
+        path.touch()
+    RunFolder(tmp_path, job="train").begin({}, {})
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_epochs_that_are_computed_again_are_forgotten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, job="train")
+    for epoch in range(4):
+        folder.epoch_done(epoch=epoch)
+    after = RunFolder(tmp_path, job="train")
+    after.resume(2)
+    after.epoch_done(epoch=2)
+    assert [e["epoch"] for e in read(tmp_path / "progress.json")["epochs"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"epochs": [7, {}, {"epoch": 0}]}', b"\xff"])
+def test_a_progress_file_that_cannot_be_read_stops_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_bytes(content)
+    folder = RunFolder(tmp_path, job="train")
+    folder.resume(1)
+    folder.epoch_done(epoch=1)
+    assert read(tmp_path / "progress.json")["epochs"][-1] == {"epoch": 1}
+
+
+def test_where_it_is_is_said_now_and_then_and_not_after_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path, job="train")
+    folder.alive(stage="training")
+    assert not (tmp_path / "progress.json").exists()
+    monkeypatch.setattr(run_folder, "BEAT_S", -1.0)
+    folder.alive(stage="training")
+    assert read(tmp_path / "progress.json")["now"] == {"stage": "training"}
+    folder.epoch_done(epoch=0)
+    assert "now" not in read(tmp_path / "progress.json")
+
+
+def test_a_full_disk_does_not_stop_a_run_between_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run_folder, "BEAT_S", -1.0)
+    monkeypatch.setattr(run_folder, "write_json", full)
+    with caplog.at_level(logging.WARNING, "endoscope"):
+        RunFolder(tmp_path, job="train").alive(stage="training")
+    assert "No space left on device" in caplog.text
+
+
+def test_names_of_any_kind(tmp_path: Path) -> None:
+    path = tmp_path / "mit Leerzeichen" / "ü…日"
+    make_work_dir(path)
+    make_work_dir(path)
+    RunFolder(path, job="eval").begin({"class_names": ["größe"]}, {"work_dir": str(path)})
+    assert read_json(path / "run.json")["class_names"] == ["größe"]
+    assert read_json(path / "config.json")["work_dir"] == str(path)
+
+
+def test_a_folder_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"^work_dir: cannot make the folder '.*file"):
+            make_work_dir(path)
+    monkeypatch.setattr(run_folder.os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(ConfigError, match=r"^work_dir: cannot write into"):
+        make_work_dir(tmp_path)
