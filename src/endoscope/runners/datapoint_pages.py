@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,7 @@ import torch
 
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.pages.store import PageStore, StoreSettings
-from endoscope.tensors import snapshot
+from endoscope.tensors import is_namedtuple, snapshot
 from endoscope.values import per_datapoint
 
 Sample = int | Literal["all"] | None
@@ -47,10 +49,18 @@ def _rows(value: Any, batch: int, wanted: int) -> Any:
     """The first rows of a batch, nested; a list with one item a datapoint is marked as such."""
     if isinstance(value, torch.Tensor):
         return value[:wanted] if value.ndim and len(value) == batch else value
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {k: _rows(v, batch, wanted) for k, v in value.items()}
+    if is_namedtuple(value):
+        return type(value)(*(_rows(v, batch, wanted) for v in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _rows(getattr(value, f.name), batch, wanted) for f in dataclasses.fields(value)}
+        part = copy.copy(value)
+        for name, rows in fields.items():
+            object.__setattr__(part, name, rows)
+        return part
     if isinstance(value, list) and len(value) == batch:
         return per_datapoint(value[:wanted])
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+    if isinstance(value, (list, tuple)):
         return type(value)(_rows(v, batch, wanted) for v in value)
     return value
