@@ -51,7 +51,7 @@ class Bar:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(file=sys.stdout, highlight=False)
+        self._console = Console(file=sys.stdout, highlight=False, emoji=False)
 
     def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
         with self._bar() as bar:
