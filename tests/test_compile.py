@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,30 @@ def captured_or_told(debugger: SequentialDebugger, model: Net, tmp_path: Path, t
     absent = notes(debugger, tmp_path)["absent"]
     assert all("compiled" in reason for reason in absent.values()), absent
     assert any("compiled" in message for message in told())
+
+
+def test_a_first_debugger_that_came_before_any_compiling(tmp_path: Path) -> None:
+    """In a process of its own: the compiler must not have been imported when the first one is enabled."""
+    code = """
+import sys, torch
+from endoscope import ForwardDebugger, SequentialDebugger
+class Output(ForwardDebugger):
+    def process_forward(self, module, input, output):
+        return {"output": output}
+def watch(model, name):
+    node = {"name": "x", "debugger_config": {"class": Output, "args": {"layer_name": "0"}}}
+    debugger = SequentialDebugger([node], model, output_dir=sys.argv[1] + "/" + name)
+    debugger.enabled = True
+    return debugger
+one, two = (torch.nn.Sequential(torch.nn.Linear(3, 3)) for _ in range(2))
+a = watch(one, "a")
+compiled = torch.compile(two, backend="eager")
+compiled(torch.ones(1, 3))
+b = watch(compiled, "b")
+compiled(torch.ones(1, 3))
+assert list(b({"meta_info": {"idx": 0}}, compiled)) == ["x"]
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
 
 
 # ---------------------------------------------------------------- compiled while it is watched

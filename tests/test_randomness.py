@@ -31,7 +31,12 @@ def seeding() -> None:
     torch.manual_seed(99)
 
 
-ACTIONS = [nothing, uniform, dropout, seeding]
+def seeding_as_before() -> None:
+    torch.manual_seed(3)
+    torch.rand(4)
+
+
+ACTIONS = [nothing, uniform, dropout, seeding, seeding_as_before]
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from torch import compiler
 from torch._C import _get_tracing_state
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
 from torch.fx import _symbolic_trace
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from endoscope.errors import EndoscopeError
 from endoscope.layers import unwrap
@@ -69,52 +68,64 @@ def _traced() -> bool:
     )
 
 
-class _ForAnyModule:
-    """One of torch's hooks for all modules, there while it is needed; it passes on the calls of single modules."""
+class _HiddenHooks:
+    """Hooks that a module does not show: called round its call, from where torch keeps what ``m.compile()`` made.
 
-    def __init__(self, register: Callable[[Any], Any]) -> None:
-        self._register = register
-        self._lock = threading.Lock()
-        self._functions: dict[torch.nn.Module, tuple[Function, ...]] = {}
-        self._handle: Any = None
+    That place is left out of copies of the module, and torch looks there for a function and for nothing else.
+    """
 
-    def __call__(self, module: torch.nn.Module, *args: Any) -> None:
-        if not _traced():
-            for function in self._functions.get(module, ()):
-                function(module, *args)
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before: tuple[Function, ...] = ()
+        self._after: tuple[Function, ...] = ()
 
-    def add(self, module: torch.nn.Module, function: Function) -> _Entry:
-        with self._lock:
-            if not self._functions:
-                self._handle = self._register(self)
-            self._functions[module] = (*self._functions.get(module, ()), function)
-        return _Entry(self, module, function)
+    @classmethod
+    def of(cls, module: torch.nn.Module) -> _HiddenHooks:
+        """The module's own, made and put into its place when there is none."""
+        with _hiding:
+            found = module.__dict__.get("_compiled_call_impl")
+            if not isinstance(found, cls):
+                found = module.__dict__["_compiled_call_impl"] = cls(module)
+            return found
 
-    def discard(self, module: torch.nn.Module, function: Function) -> None:
-        with self._lock:
-            left = tuple(f for f in self._functions[module] if f is not function)
-            if left:
-                self._functions[module] = left
-            else:
-                del self._functions[module]
-            if not self._functions:
-                self._handle.remove()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _traced():
+            return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        for function in self._before:
+            function(self._module, args)
+        output = self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        for function in self._after:
+            function(self._module, args, output)
+        return output
+
+    def add(self, *, before: Function | None = None, after: Function | None = None) -> _Hidden:
+        with _hiding:
+            self._before += (before,) if before else ()
+            self._after += (after,) if after else ()
+        return _Hidden(self, before, after)
+
+    def discard(self, before: Function | None, after: Function | None) -> None:
+        with _hiding:
+            self._before = tuple(f for f in self._before if f is not before)
+            self._after = tuple(f for f in self._after if f is not after)
+            place = self._module.__dict__
+            if not self._before and not self._after and place.get("_compiled_call_impl") is self:
+                place["_compiled_call_impl"] = None
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Hidden:
     """The handle of a hidden hook."""
 
-    hook: _ForAnyModule
-    module: torch.nn.Module
-    function: Function
+    hooks: _HiddenHooks
+    before: Function | None
+    after: Function | None
 
     def remove(self) -> None:
-        self.hook.discard(self.module, self.function)
+        self.hooks.discard(self.before, self.after)
 
 
-_before_any = _ForAnyModule(register_module_forward_pre_hook)
-_after_any = _ForAnyModule(register_module_forward_hook)
+_hiding = threading.RLock()
 
 
 class HookSet:
@@ -141,14 +152,14 @@ class HookSet:
         ``hidden`` leaves no hook on the module itself: some modules look for hooks and compute otherwise with them.
         """
         if hidden:
-            self._handles.append(_after_any.add(module, function))
+            self._handles.append(_HiddenHooks.of(module).add(after=function))
         else:
             self._handles.append(module.register_forward_hook(Hook(module, function)))
 
     def before_forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
         """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
         if hidden:
-            self._handles.append(_before_any.add(module, function))
+            self._handles.append(_HiddenHooks.of(module).add(before=function))
         else:
             self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
 
@@ -181,10 +192,12 @@ class _Eager:
 
     def enter(self, module: torch.nn.Module, tell: Callable[[], None]) -> None:
         with self._lock:
-            if not self._modules:
+            if self._call is None:
                 self._patch()
             if id(module) not in self._modules:
                 compiled = module.__dict__.get("_compiled_call_impl")  # what m.compile() made
+                if isinstance(compiled, _HiddenHooks):
+                    compiled = None
                 if compiled is not None:
                     module.__dict__["_compiled_call_impl"] = None
                 self._modules[id(module)] = module, compiled, []

@@ -75,11 +75,11 @@ class _States:
     """The present states of torch's generators."""
 
     def __init__(self) -> None:
-        self._cpu = torch.default_generator.get_state()
+        self.cpu = torch.default_generator.get_state()
         self._cuda = torch.cuda.get_rng_state_all() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
-        torch.default_generator.set_state(self._cpu)
+        torch.default_generator.set_state(self.cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
@@ -89,12 +89,18 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, mine: _States) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mine = mine
+        self._mine = self._begun = mine
         self._seed = torch.initial_seed()
 
     @property
     def seeded(self) -> bool:
-        return torch.initial_seed() != self._seed
+        """Whether the generator was seeded meanwhile, perhaps with the seed that it had."""
+        if torch.initial_seed() != self._seed:
+            return True
+        now = torch.default_generator.get_state()
+        return not torch.equal(now, self._begun.cpu) and torch.equal(
+            now, torch.Generator().manual_seed(self._seed).get_state()
+        )
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -250,8 +250,8 @@ class without_gradient:  # used like torch.no_grad, at a tenth of its cost
             torch._C._set_grad_enabled(False)
 
     def __exit__(self, *_: object) -> None:
-        if self._before:
-            torch._C._set_grad_enabled(True)
+        if torch.is_grad_enabled() != self._before:  # also where it was switched on inside
+            torch._C._set_grad_enabled(self._before)
 
 
 def _clone(t: torch.Tensor) -> torch.Tensor:

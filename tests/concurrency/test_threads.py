@@ -97,6 +97,18 @@ def test_a_thread_that_did_not_call_the_model_sees_nothing(folder: Path) -> None
     assert "on this thread" in opened(folder).notes(1)["absent"]["output/0"]
 
 
+def test_what_a_thread_saw_before_the_hooks_were_removed_is_not_handed_out(folder: Path) -> None:
+    model = net()
+    debugger = watching(model, folder)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(model, inputs(0)).result()
+        debugger.enabled = False
+        debugger.enabled = True
+        seen = thread.submit(debugger, {"inputs": inputs(0), "outputs": None, "meta_info": {"idx": 1}}).result()
+    debugger.close()
+    assert [*seen] == ["prediction"]
+
+
 def test_saving_while_others_capture_loses_nothing(tmp_path: Path) -> None:
     model = net()
     debugger = SequentialDebugger([node("output", Output, layer_name="0")], model, spool_dir=tmp_path)

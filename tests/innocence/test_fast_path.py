@@ -6,6 +6,7 @@ The fused kernel gives other bits than the parts do, so torch must find none of 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,5 +131,20 @@ def test_two_debuggers_on_one_layer(folder: Path) -> None:
             datapoint = {"outputs": model(x), "meta_info": {"idx": [*range(7)]}}
             assert torch.equal(other(datapoint, model)["output"]["output"], datapoint["outputs"])
         assert torch.equal(one(datapoint, model)["output"]["output"], datapoint["outputs"])
-    assert not nn.modules.module._global_forward_hooks
-    assert not nn.modules.module._global_forward_pre_hooks
+    assert model.layers[1]._compiled_call_impl is None
+
+
+def test_a_copy_carries_no_hook(folder: Path) -> None:
+    model, (x, _) = encoder(), inputs()
+    with torch.no_grad(), watched(model, "layers.1", folder) as debugger:
+        copied = copy.deepcopy(model)
+        assert copied.layers[1]._compiled_call_impl is None
+        copied(x)
+        assert debugger({"meta_info": {"idx": [*range(7)]}}, model) == {}
+
+
+def test_another_model_compiles_without_a_word(folder: Path) -> None:
+    """Warnings are errors here: torch warns where hooks for all modules exist."""
+    model = encoder()
+    with watched(model, "layers.0", folder):
+        torch.compile(nn.Linear(3, 3), backend="eager")(torch.ones(1, 3))

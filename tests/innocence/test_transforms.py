@@ -14,7 +14,7 @@ from tests.probes import Gradient, Output, node
 from tests.sameness import canonical
 from torch import Tensor, nn
 
-from endoscope import EndoscopeError, SequentialDebugger, load_debug_outputs
+from endoscope import BaseDebugger, EndoscopeError, SequentialDebugger, load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.debuggers.captures import MAX_CALLS_OF_A_PART
 from endoscope.errors import ConfigError
@@ -241,6 +241,27 @@ def test_a_part_called_alone_for_ever_is_kept_in_bounds(folder: Path) -> None:
     assert len(seen["output"]) == MAX_CALLS_OF_A_PART
     assert torch.equal(seen["output"][0]["output"], model[0](X + 5))
     assert load_debug_outputs(folder).notes(0)["calls"] == {"output": MAX_CALLS_OF_A_PART + 5}
+
+
+class Saliency(BaseDebugger):
+    """Leaves the gradient switched on."""
+
+    def __call__(self, datapoint: dict[str, Any], model: nn.Module) -> Any:
+        torch.set_grad_enabled(True)
+        x = datapoint["inputs"].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x)
+        return {"saliency": gradient}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_gradient_mode_is_put_back(mode: Any, folder: Path) -> None:
+    model = net()
+    with SequentialDebugger([node("saliency", Saliency)], model, output_dir=folder) as debugger, mode():
+        debugger.enabled = True
+        before = torch.is_grad_enabled()
+        seen = debugger({"inputs": X, "outputs": model(X), "meta_info": {"idx": [0, 1]}}, model)
+        assert torch.is_grad_enabled() == before
+    assert seen["saliency"]["saliency"].shape == X.shape
 
 
 def test_anomaly_mode_stays_as_it_was(watched: Any) -> None:

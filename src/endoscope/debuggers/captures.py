@@ -35,9 +35,10 @@ MAX_CALLS_OF_A_PART = 1000
 class Window:
     """One forward: by debugger, the captures of each call, how many calls there were, and what went wrong."""
 
-    __slots__ = ("calls", "captures", "closed", "failures", "forwards", "handles", "reasons")
+    __slots__ = ("attached", "calls", "captures", "closed", "failures", "forwards", "handles", "reasons")
 
-    def __init__(self, forwards: int) -> None:
+    def __init__(self, attached: int, forwards: int) -> None:
+        self.attached = attached  # which attaching of the hooks it belongs to: other threads keep theirs for a while
         self.forwards = forwards  # of the model since the last datapoint; 0 where only a part of it was called
         self.captures: dict[str, dict[int, Snapshot]] = {}
         self.calls: dict[str, int] = {}
@@ -72,6 +73,7 @@ class Captures:
         self._guard = guard
         self._hooks = HookSet()
         self._thread = _Thread()
+        self._attached = 0
         self._model_called = False
         self._around: dict[str, torch.nn.Module] = {}
 
@@ -89,8 +91,9 @@ class Captures:
         by_layer: dict[torch.nn.Module, list[tuple[str, Hooked]]] = {}
         for name, debugger in self._debuggers.items():  # looked up now: the user may have exchanged a layer
             by_layer.setdefault(get_layer_by_name(self._model, debugger.layer_name), []).append((name, debugger))
+        self._hooks.run_eagerly(self._model, tell_compiled)  # before the hidden hooks, which take the same place
         root = unwrap(self._model)
-        fused = _fused(root)
+        fused = {} if isinstance(self._model, torch.nn.DataParallel) else _fused(root)
         self._around = {
             name: fused[layer]
             for layer, ds in by_layer.items()
@@ -105,18 +108,19 @@ class Captures:
                 self._hooks.forward(layer, partial(self._seen, forward, backward), hidden=layer in fused)
             except RuntimeError as e:
                 raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
-        self._hooks.run_eagerly(self._model, tell_compiled)
 
     def remove(self) -> None:
-        """Remove the hooks and forget what was seen on this thread."""
+        """Remove the hooks and forget what was seen."""
         self._hooks.remove()
+        self._attached += 1
         self._forget()
 
     def _forget(self) -> Window | None:
         window, self._thread.window = self._thread.window, None
-        if window is not None:
-            window.close()
-        return window
+        if window is None:
+            return None
+        window.close()
+        return window if window.attached == self._attached else None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -133,7 +137,7 @@ class Captures:
         if _calls_itself(module):
             return
         before = self._forget()
-        self._thread.window = Window(1 if before is None else before.forwards + 1)
+        self._thread.window = Window(self._attached, 1 if before is None else before.forwards + 1)
         self._model_called = True
 
     def _seen(
@@ -149,10 +153,10 @@ class Captures:
             return
         window = thread.window
         again = _graph_task() != -1  # activation checkpointing computes a layer a second time
-        if window is None or window.closed:
+        if window is None or window.closed or window.attached != self._attached:
             if again:
                 return
-            window = thread.window = Window(0)  # the user called a part of the model by itself
+            window = thread.window = Window(self._attached, 0)  # the user called a part of the model by itself
         if not again:
             calls = window.calls
             for name, debugger in forward:
@@ -213,7 +217,7 @@ class Captures:
         window = self._forget()
         if window is None:
             unseen = _NOT_CALLED if self._model_called else _NEVER_CALLED
-            window = Window(0)
+            window = Window(self._attached, 0)
         else:
             unseen = _NOT_RUN if window.calls else _NONE_RAN
         outputs = {

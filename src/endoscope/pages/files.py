@@ -13,7 +13,7 @@ import numpy as np
 from endoscope.errors import PageFormatError
 from endoscope.pages import format, page
 
-_FIRST_LINE = 512
+FIRST_LINE = 512
 _HUGE = 1 << 30  # bytes of one read from which a file must really hold them on the disk
 
 
@@ -109,7 +109,7 @@ class PageFiles:
         return self._data
 
     def _check_first_line(self, fd: int) -> int:
-        first = os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0]
+        first = os.pread(fd, FIRST_LINE, 0).partition(b"\n")[0]
         members = format.unseal(first)
         version, start = members.get("endoscope_page"), members.get("data_start")
         if type(version) is not int:

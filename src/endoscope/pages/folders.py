@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from endoscope.errors import ConfigError, FolderInUseError
@@ -28,6 +29,12 @@ def _ours(path: Path, rank: int | None, world_size: int) -> bool:
 
 def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overwrite: bool = False) -> None:
     """Make ``folder`` ready for new pages: it exists, can be written, and holds no pages of an earlier capture."""
+    for p in check_folder(folder, rank=rank, world_size=world_size, overwrite=overwrite):
+        p.unlink()
+
+
+def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
+    """Make ``folder`` if need be; returns the pages of an earlier capture, which are refused unless ``overwrite``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -40,8 +47,26 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
             f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
             "choose another folder, or pass overwrite=True to replace them"
         )
-    for p in sorted(old, key=lambda p: not p.name.startswith("catalogue")):
-        p.unlink()
+    return sorted(old, key=lambda p: not p.name.startswith("catalogue"))
+
+
+def replace_pages(source: Path, target: Path, old: list[Path], *, rank: int | None) -> None:
+    """Move pages into ``target`` in place of ``old``, which come back when that fails."""
+    if not old:
+        move_pages(source, target, rank=rank)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=".replaced_", dir=target))
+    try:
+        for p in old:
+            p.rename(aside / p.name)
+        move_pages(source, target, rank=rank)
+    except OSError:
+        for p in reversed(old):
+            with contextlib.suppress(FileNotFoundError):
+                (aside / p.name).rename(p)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def move_pages(source: Path, target: Path, *, rank: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The seeds' pickle pages: ``page_N.pkl``, a joblib dump of datapoint index to outputs. Written on the writer thread.
+"""Pickle pages: ``page_N.pkl``, a joblib dump of datapoint index to outputs. Written on the writer thread.
 
 Reading one can run any code, so `load` is called only where the caller has said that the pages are trusted.
 """

@@ -30,6 +30,14 @@ class RecordReader:
         self.outputs: dict[str, Any] = outputs
 
     @property
+    def end(self) -> int:
+        """Where its bytes end in the page's tensors."""
+        size = self.members.get("bytes")
+        if type(size) is not int or size < 0:
+            raise PageFormatError("line without the size of its record")
+        return self.at + size
+
+    @property
     def notes(self) -> dict[str, Any]:
         notes = decoding.decode(self.members.get("notes", {}), _no_tensor, None)
         if not (isinstance(notes, dict) and all(isinstance(v, dict) for v in notes.values())):

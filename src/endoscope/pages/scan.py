@@ -14,10 +14,9 @@ from typing import Any
 
 from endoscope.errors import PageFormatError
 from endoscope.pages import catalogue, format
-from endoscope.pages.files import PageFiles
+from endoscope.pages.files import FIRST_LINE, PageFiles
 
 _CHUNK = 4 << 20
-_FIRST_LINE = 512
 _IDX = re.compile(rb'\{"idx":(-?\d{1,20}|\[[-\d,]{1,60}\]?)')
 
 
@@ -114,7 +113,7 @@ def _barely_begun(folder: str, name: str) -> bool:
     lines, tensors = Path(folder, f"{name}.jsonl"), Path(folder, f"{name}.safetensors")
     try:
         about = lines.stat(follow_symlinks=False)
-        if not stat.S_ISREG(about.st_mode) or about.st_size >= _FIRST_LINE or b"\n" in lines.read_bytes():
+        if not stat.S_ISREG(about.st_mode) or about.st_size >= FIRST_LINE or b"\n" in lines.read_bytes():
             return False
         return not tensors.exists() or tensors.stat().st_size == 0
     except OSError:

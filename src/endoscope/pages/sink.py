@@ -17,7 +17,7 @@ from endoscope.tensors import Snapshot
 
 
 class PageSink(Protocol):
-    """Where records go in the writer thread: safetensors pages, or the seeds' pickle pages."""
+    """Where records go in the writer thread: safetensors pages, or pickle pages."""
 
     unsaved: int
     """Records that were appended and are not in the kernel's hands yet."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ import torch
 
 from endoscope.errors import ConfigError, PageError
 from endoscope.pages import page
-from endoscope.pages.folders import move_pages, page_files, prepare_folder
+from endoscope.pages.folders import check_folder, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 from endoscope.tensors import Snapshot
@@ -64,6 +64,7 @@ class _Open:
         self.pid = os.getpid()
         self.writer: PageWriter | None = None
         self.spool: Path | None = None
+        self.spared = False  # a spool whose pages could not be moved: the user was told where they are
 
     def abandon(self) -> None:
         """At exit or collection: finish what streams into a folder; what was only spooled was never saved, and goes."""
@@ -71,7 +72,7 @@ class _Open:
             return
         if self.writer is not None:
             self.writer.close()
-        if self.spool is not None:
+        if self.spool is not None and not self.spared:
             if self.writer is not None and self.writer.counts.written:
                 log.warning(
                     "%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir",
@@ -90,6 +91,7 @@ class PageStore:
         self._lock = threading.RLock()
         self._open = _Open()
         self._closed = False
+        self._unmoved = WriterCounts()
         self._finalizer = weakref.finalize(self, self._open.abandon)
         if settings.page_format == "pickle":
             from endoscope.pages.pickle_pages import joblib
@@ -98,6 +100,9 @@ class PageStore:
         if settings.spool_dir is not None:
             _check_spool(Path(settings.spool_dir))
         self._home = self._folder = self._prepared(output_dir, settings.overwrite) if output_dir is not None else None
+
+    def _checked(self, folder: Path, overwrite: bool) -> list[Path]:
+        return check_folder(folder, rank=self._rank, world_size=self._world, overwrite=overwrite)
 
     def _prepared(self, output_dir: str | os.PathLike[str], overwrite: bool) -> Path:
         folder = Path(output_dir).absolute()
@@ -129,7 +134,7 @@ class PageStore:
                 continue
 
     def _begin(self) -> PageWriter:
-        folder = self._folder
+        folder = self._folder or self._open.spool
         if folder is None:
             try:
                 folder = Path(tempfile.mkdtemp(prefix="endoscope_", dir=self._settings.spool_dir))
@@ -177,9 +182,9 @@ class PageStore:
             if output_dir is not None:
                 folder = self._prepared(output_dir, self._settings.overwrite if overwrite is None else overwrite)
             self._end()
-            if self._open.spool is not None:
+            if self._open.spool is not None and not self._open.spared:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
-                self._open.spool = None
+            self._open.spool, self._open.spared, self._unmoved = None, False, WriterCounts()
             self._folder = folder or self._home
 
     def _end(self) -> WriterCounts:
@@ -193,27 +198,38 @@ class PageStore:
     def save_all(
         self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None
     ) -> tuple[Path, WriterCounts, str | None]:
-        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and any problem."""
+        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and any problem.
+
+        What cannot be moved stays in its spool, and the next call tries again.
+        """
         target = Path(output_dir).absolute()
         if self.foreign:
             return target, WriterCounts(), "this process only inherited the debugger; the parent saves"
         with self._lock:
+            if self._closed:
+                raise PageError("this debugger is closed: call save_all before close(), or give output_dir")
             here = self._open.spool or self._folder
-            same = here is not None and here.resolve() == target.resolve()
-            if not same:
-                self._prepared(target, self._settings.overwrite if overwrite is None else overwrite)
-            counts = self._end()
-            problem = None
-            if here is not None and not same and here.exists():
+            moving = here is not None and here.resolve() != target.resolve()
+            old: list[Path] = []
+            held = here is not None and (self._open.writer is not None or bool(page_files(here)))
+            if moving and held:
+                old = self._checked(target, self._settings.overwrite if overwrite is None else overwrite)
+            else:
+                target.mkdir(parents=True, exist_ok=True)
+            counts = self._end() + self._unmoved
+            if here is not None and moving and page_files(here):
                 try:
-                    move_pages(here, target, rank=self._rank)
+                    replace_pages(here, target, old, rank=self._rank)
                 except OSError as e:
-                    problem = f"{type(e).__name__}: pages could not be moved ({e.strerror}); they stay in {str(here)!r}"
-            if self._open.spool is not None and problem is None:
+                    self._unmoved, self._open.spared = counts, True
+                    stay = f"pages could not be moved ({e.strerror}); they stay in {str(here)!r}"
+                    return target, replace(counts, written=0), f"{type(e).__name__}: {stay}"
+            self._unmoved, self._open.spared = WriterCounts(), False
+            if self._open.spool is not None:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
             self._open.spool = None
             self._folder = self._home
-            return target, counts, problem
+            return target, counts, None
 
     def close(self) -> None:
         """Finish the pages of a folder; drop what was only spooled. May be called twice."""

@@ -20,13 +20,15 @@ def verify_folder(folder: Path) -> list[Damage]:
     catalogues = _read_catalogues(folder)  # before the pages: what they name at this moment is there
     there = list_folder(str(folder))
     found: list[Damage] = []
-    seen = set()
+    seen: set[int] = set()
+    closed: set[str] = set()
     for name in there.pages:
         files = PageFiles(str(folder), name)
         try:
             index, damage = scan(files)
             found += damage
             seen |= set(index.indices.tolist())
+            closed |= {name} if index.pages[0].closed else set()
             if len(index) or not damage:
                 found += _verify_records(files, index)
                 found += _verify_ending(files, index)
@@ -34,7 +36,7 @@ def verify_folder(folder: Path) -> list[Damage]:
             found.append(Damage(f"{name}.jsonl", None, str(e)))
         finally:
             files.close()
-    return found + _verify_catalogues(catalogues, there, seen)
+    return found + _verify_catalogues(catalogues, there, seen, closed)
 
 
 def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
@@ -59,7 +61,7 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
         tail = read_at(files.text, max(0, size - 4096), min(size, 4096)).tobytes()
         closing = format.unseal(tail.rstrip(b"\n").rpartition(b"\n")[2]).get("closed")
     if not isinstance(closing, dict):
-        return []
+        return _verify_unclosed(files, index)
     name = f"{files.name}.safetensors"
     found = []
     if closing.get("records") != len(index):
@@ -72,6 +74,22 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     except PageFormatError as e:
         found.append(Damage(name, None, str(e)))
     return found
+
+
+def _verify_unclosed(files: PageFiles, index: catalogue.Index) -> list[Damage]:
+    """A page without a closing line, which it lost if its header was written: that comes after every record."""
+    head = os.pread(files.data, 8, 0)  # zeros, or nothing yet, until the header is written
+    if not any(head):
+        return []
+    end = files.data_start
+    for k in range(len(index)):
+        record = RecordReader(files, files.line(int(index.starts[k]), int(index.ends[k])))
+        end = max(end, record.end)
+    size = os.fstat(files.data).st_size
+    now, _ = scan(files)
+    if size <= end or len(now) != len(index) or now.pages[0].closed:  # or a writer has just closed it
+        return []
+    return [Damage(f"{files.name}.jsonl", None, f"lines are missing: no record names the last {size - end} bytes")]
 
 
 def _read_catalogues(folder: Path) -> dict[str, list[bytes | None] | PageFormatError]:
@@ -92,7 +110,7 @@ def _read_catalogues(folder: Path) -> dict[str, list[bytes | None] | PageFormatE
 
 
 def _verify_catalogues(
-    catalogues: dict[str, list[bytes | None] | PageFormatError], there: Listing, seen: set[int]
+    catalogues: dict[str, list[bytes | None] | PageFormatError], there: Listing, seen: set[int], closed: set[str]
 ) -> list[Damage]:
     found = []
     for name, lines in catalogues.items():
@@ -107,6 +125,8 @@ def _verify_catalogues(
                 continue
             for n, info in enumerate(index.pages):
                 held = index.datapoints_of(n)
+                if info.name in there.pages and info.name not in closed:
+                    found.append(Damage(f"{info.name}.jsonl", None, "its closing line is missing"))
                 if info.name not in there.pages:
                     found.append(Damage(f"{info.name}.jsonl", None, "the page is missing", tuple(held)))
                 elif lost := sorted(set(held) - seen):

@@ -36,6 +36,10 @@ class WriterCounts:
     problem: str | None = field(default=None, compare=False)
     """The first error of the disk, if there was one."""
 
+    def __add__(self, other: WriterCounts) -> WriterCounts:
+        sums = (self.written + other.written, self.dropped + other.dropped, self.lost + other.lost)
+        return WriterCounts(*sums, self.problem or other.problem)
+
 
 class WriterClosed(PageError):
     """A record came after `PageWriter.close`."""

@@ -255,7 +255,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def _megabytes(name: str, value: float) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**40:
         raise ConfigError(f"{name}={value!r} must be a number above 0 (in MiB)")
     return max(1, int(value * 1024 * 1024))
 

@@ -83,6 +83,8 @@ def test_the_nearest_layer_is_named() -> None:
         ({"page_format": "hdf5"}, "page_format='hdf5' is not a choice"),
         ({"page_size_mb": 0}, "page_size_mb=0 must be a number above 0"),
         ({"queue_mb": -1}, "queue_mb=-1 must be a number above 0"),
+        ({"page_size_mb": float("inf")}, "page_size_mb=inf must be a number above 0"),
+        ({"page_size_mb": float("nan")}, "page_size_mb=nan must be a number above 0"),
     ],
 )
 def test_options(model: torch.nn.Module, options: dict[str, Any], message: str) -> None:

@@ -224,6 +224,65 @@ def test_pickle_pages_are_flushed_and_converted(make: Any, run: Any, tmp_path: P
     assert torch.equal(load_debug_outputs(tmp_path / "new")[1]["first"]["output"], seen["first"]["output"])
 
 
+def test_saving_twice_keeps_what_was_saved(make: Any, run: Any, tmp_path: Path) -> None:
+    debugger = make(output_dir=None, spool_dir=tmp_path, overwrite=True)
+    run(debugger, 0)
+    assert debugger.save_all(tmp_path / "a").records == 1
+    assert debugger.save_all(tmp_path / "a").records == 0
+    assert debugger.save_all(tmp_path / "a", overwrite=True).records == 0
+    assert list(load_debug_outputs(tmp_path / "a")) == [0]
+
+
+def test_a_failed_move_keeps_both_and_can_be_tried_again(
+    make: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugger = make(output_dir=None, spool_dir=tmp_path, overwrite=True)
+    run(debugger, 0)
+    debugger.save_all(tmp_path / "a")
+    run(debugger, 1)
+    run(debugger, 2)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("endoscope.pages.folders._link_or_copy", full)
+        report = debugger.save_all(tmp_path / "a")
+    assert report.records == 0
+    assert "they stay in" in str(report.problem)
+    assert list(load_debug_outputs(tmp_path / "a")) == [0]
+    assert not [p for p in (tmp_path / "a").iterdir() if p.name.startswith(".")]
+    run(debugger, 3)
+    report = debugger.save_all(tmp_path / "a")
+    assert (report.records, report.problem) == (3, None)
+    assert list(load_debug_outputs(tmp_path / "a")) == [1, 2, 3]
+
+
+def test_a_spool_that_could_not_be_moved_outlives_the_debugger(
+    make: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spool").mkdir()
+    debugger = make(output_dir=None, spool_dir=tmp_path / "spool")
+    run(debugger, 5)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("endoscope.pages.folders._link_or_copy", full)
+    debugger.save_all(tmp_path / "a")
+    debugger.close()
+    (spool,) = (tmp_path / "spool").iterdir()
+    assert list(load_debug_outputs(spool)) == [5]
+
+
+def test_saving_after_closing_is_refused(make: Any, run: Any, tmp_path: Path) -> None:
+    debugger = make(output_dir=None, spool_dir=tmp_path)
+    run(debugger, 0)
+    debugger.close()
+    with pytest.raises(PageError, match=r"call save_all before close\(\)"):
+        debugger.save_all(tmp_path / "a")
+
+
 def test_a_spool_that_is_not_there_is_found_at_construction(make: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for wrong in ("nowhere", "file"):
