@@ -271,15 +271,6 @@ def test_a_byte_too_many_or_too_few(kind: str, file: str, pair: Capture) -> None
     assert faults == []
 
 
-def test_a_closing_line_that_is_gone_is_noticed_where_the_catalogue_knows_the_page(tmp_path: Path) -> None:
-    folder = write(tmp_path / "capture", RECORDS[:3])
-    assert verify_folder(folder) == []
-    path = folder / "page_0.jsonl"
-    path.write_bytes(path.read_bytes()[:-20])
-    (damage,) = verify_folder(folder)
-    assert "closing line is missing" in str(damage)
-
-
 def test_a_line_that_is_gone_altogether(pair: Capture) -> None:
     """A whole line cut out leaves valid lines: the closing line knows how many there were."""
     path = pair.folder / "page_0.jsonl"
