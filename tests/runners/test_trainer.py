@@ -19,6 +19,7 @@ from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners import kinds
 from endoscope.runners.checkpoints import load_checkpoint
+from endoscope.runners.criterion import BaseCriterion
 from endoscope.runners.scores import read_scores
 from endoscope.runners.settings import Settings, key
 from endoscope.runners.supervised import SupervisedTrainer
@@ -303,3 +304,22 @@ def test_the_users_random_numbers_are_not_ours_to_keep(tmp_path: Path) -> None:
         random.random(), np.random.rand(), torch.rand(5)
         SupervisedTrainer(config(tmp_path / name)).run()
     assert final(tmp_path / "a") == final(tmp_path / "b")
+
+
+class Weighted(BaseCriterion):
+    """Learns how much its loss weighs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, labels) * torch.exp(-self.weight) + self.weight
+
+
+def test_a_criterion_that_learns(tmp_path: Path) -> None:
+    trainer = SupervisedTrainer(config(tmp_path, criterion=node(Weighted)))
+    trainer.run()
+    assert trainer.criterion.weight.item() != 0
+    again = SupervisedTrainer(config(tmp_path, criterion=node(Weighted), epochs=4))
+    assert again.criterion.weight.item() == trainer.criterion.weight.item()

@@ -59,7 +59,8 @@ def make_loader(
         collate_fn=collate if user_collate is None else UserCollate(user_collate),
         **generator,
     )
-    if isinstance(data, Datapoints) and len(loader) == 0:
+    no_share = sampler is not None and not list(sampler)  # fewer items than ranks
+    if isinstance(data, Datapoints) and len(loader) == 0 and not no_share:
         raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
     return loader
 

@@ -68,7 +68,7 @@ class BaseTrainer(BaseRunner):
         s = self.settings
         if not any(p.requires_grad for p in self.network.parameters()):
             raise ConfigError("model: none of its parameters requires a gradient; there is nothing to train")
-        self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self.network.parameters())
+        self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self._parameters())
         self._check_step()
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
@@ -76,6 +76,13 @@ class BaseTrainer(BaseRunner):
         for name, part in {**parts, "scheduler": self.scheduler}.items():
             if part is not None:
                 checkpoints.check_storable(name, part.state_dict())
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        """What is trained: the model's parameters, and those of a criterion that learns."""
+        own = list(self.criterion.parameters())
+        if own and self.ranks.several:
+            raise ConfigError("criterion: it has parameters, whose gradients ranks do not share; train on one rank")
+        return [*self.network.parameters(), *own]
 
     def _check_step(self) -> None:
         if not isinstance(self.optimizer, torch.optim.Optimizer):
@@ -217,7 +224,7 @@ class BaseTrainer(BaseRunner):
     def _optimize(self) -> None:
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self._parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
