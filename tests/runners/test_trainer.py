@@ -63,7 +63,7 @@ def test_what_the_run_says_of_itself(tmp_path: Path) -> None:
     run = read(tmp_path / "run.json")
     assert (run["status"], run["job"], run["epochs"], run["seed"]) == ("finished", "train", 3, 7)
     assert run["class_names"] == ["red", "green", "blue"]
-    assert run["directions"]["accuracy"] == "higher"
+    assert run["directions"] == {"accuracy": "higher", "confidence": "higher", "loss": "lower", "macro_f1": "higher"}
     assert run["versions"]["torch"] == torch.__version__
     assert read(tmp_path / "config.json")["optimizer"]["args"]["lr"] == 0.01
     epochs = read(tmp_path / "progress.json")["epochs"]
@@ -323,3 +323,15 @@ def test_a_criterion_that_learns(tmp_path: Path) -> None:
     assert trainer.criterion.weight.item() != 0
     again = SupervisedTrainer(config(tmp_path, criterion=node(Weighted), epochs=4))
     assert again.criterion.weight.item() == trainer.criterion.weight.item()
+
+
+class TwoParts(BaseCriterion):
+    def forward(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"entropy": nn.functional.cross_entropy(outputs, labels), "size": outputs.square().mean()}
+
+
+def test_named_parts_of_the_loss_are_kept(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, criterion=node(TwoParts), epochs=1)).run()
+    losses = read(tmp_path / "epoch_0" / "training_losses.json")
+    assert list(losses) == ["loss", "entropy", "size"]
+    assert losses["loss"] == pytest.approx(np.add(losses["entropy"], losses["size"]))

@@ -131,6 +131,7 @@ class AsyncBuffer(Generic[T]):
         thread.start()
         channel.thread = thread
         _running.add(channel)
+        _threads.add(thread)
 
     def _refuse(self, channel: _Channel[T]) -> None:
         if channel.error is None:
@@ -220,6 +221,8 @@ def _work(channel: _Channel[T], convert: Callable[[Any], T]) -> None:
 
 
 _running: weakref.WeakSet[_Channel[Any]] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""A thread outlives its channel for a moment, in which it frees the channel's tensors."""
 
 
 @atexit.register
@@ -228,7 +231,8 @@ def _end_all() -> None:
     for channel in list(_running):
         if channel.pid == os.getpid() and channel.thread is not None:
             channel.end()
-            channel.thread.join(_EXIT_S)
+    for thread in list(_threads):
+        thread.join(_EXIT_S)
 
 
 def _named(error: BaseException) -> str:

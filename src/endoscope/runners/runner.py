@@ -190,7 +190,7 @@ class BaseRunner:
             "device": str(self.device),
             "precision": self.settings.precision,
             "world_size": self.ranks.world_size,
-            "directions": dict(self.metric.DIRECTIONS),
+            "directions": {**self.metric.DIRECTIONS, **self.metric.AGGREGATED},
             "class_names": self.class_names,
             "save_datapoints": self.settings.save_datapoints,
         }

@@ -168,7 +168,7 @@ class BaseTrainer(BaseRunner):
             train_s=round(trained - began, 3),
             val_s=round(time.monotonic() - trained, 3),
         )
-        write_json(self.epoch_dir / "training_losses.json", {"loss": losses.values})
+        write_json(self.epoch_dir / "training_losses.json", _by_name(losses))
         self._save_checkpoint()
         shown = "   ".join(f"{name} {value:.4g}" for name, value in scores.aggregated.items())
         took = f"{time.monotonic() - began:.1f} s"
@@ -235,10 +235,12 @@ class BaseTrainer(BaseRunner):
     def _losses(self) -> LossSummary:
         """Of this epoch, averaged over the ranks."""
         own = self.criterion.summarize()
-        gathered = self.ranks.gather(own.values)
+        gathered = self.ranks.gather(_by_name(own))
         if not self.ranks.several or not gathered:
             return own
-        return LossSummary.of([sum(values) / len(values) for values in zip(*gathered, strict=True)])
+        names = [name for name in gathered[0] if all(name in one for one in gathered)]
+        mean = {name: [sum(v) / len(v) for v in zip(*(one[name] for one in gathered), strict=False)] for name in names}
+        return LossSummary.of(mean.pop("loss"), mean)
 
     # ---- validation
     def _val_epoch_(self) -> Scores | None:
@@ -300,3 +302,8 @@ class BaseTrainer(BaseRunner):
 
     def _about(self) -> dict[str, Any]:
         return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}
+
+
+def _by_name(losses: LossSummary) -> dict[str, list[float]]:
+    """The loss of each batch, and each named part of it."""
+    return {"loss": losses.values, **{name: part.values for name, part in losses.parts.items() if name != "loss"}}
