@@ -113,9 +113,16 @@ def test_an_evaluation_without_its_keys(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr[:30]) == (2, "Error: eval_dataset: missing; ")
 
 
-@pytest.mark.parametrize("where", ["forward(self, x)", "__init__(self)"])
-def test_an_error_of_the_users_own_keeps_its_traceback(where: str, tmp_path: Path) -> None:
-    body = f"class Mine(Net):\n    def {where}:\n        raise ValueError('mine')"
+def test_what_cannot_be_built_is_a_message_that_names_key_and_line(tmp_path: Path) -> None:
+    body = "class Mine(Net):\n    def __init__(self):\n        raise ValueError('mine')"
+    result = invoke("train", write(tmp_path, body=body, changed="model=node(Mine)"))
+    assert result.exit_code == 2
+    assert "model: it could not be built: ValueError: mine (" in result.stderr
+    assert "line " in result.stderr
+
+
+def test_an_error_of_the_users_own_keeps_its_traceback(tmp_path: Path) -> None:
+    body = "class Mine(Net):\n    def forward(self, x):\n        raise ValueError('mine')"
     result = invoke("train", write(tmp_path, body=body, changed="model=node(Mine)"))
     assert isinstance(result.exception, ValueError)
     assert result.exception.__traceback__ is not None
@@ -204,7 +211,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
 
 def test_ctrl_c_in_validation(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "validation", signal.SIGINT)
-    assert (code, err) == (130, "interrupted by SIGINT; everything is saved, and the same command resumes it\n")
+    assert (code, err) == (130, "interrupted by SIGINT; the same command resumes it after the last whole epoch\n")
     assert status(tmp_path) == "interrupted"
 
 
@@ -216,7 +223,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_batch(tmp_path: Path) -> None:
 
 def test_a_sigterm_that_the_workers_get_too(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "training", signal.SIGTERM, workers=2)
-    assert (code, err) == (143, "interrupted by SIGTERM; everything is saved, and the same command resumes it\n")
+    assert (code, err) == (143, "interrupted by SIGTERM; the same command resumes it after the last whole epoch\n")
     assert status(tmp_path) == "interrupted"
 
 

@@ -128,7 +128,7 @@ def test_torchrun_interrupted_and_resumed_by_one_process(tmp_path: Path) -> None
     _, err = process.communicate(timeout=100)
     run = json.loads((folder / "run.json").read_text())
     assert (run["status"], run["error"]) == ("interrupted", "Interrupted: interrupted by SIGTERM")
-    assert err.count("interrupted by SIGTERM; everything is saved") == 1
+    assert err.count("interrupted by SIGTERM; the same command resumes it") == 1
     assert "died" not in err
     finish(folder, 1)
     for capture in (folder / "epoch_2", folder / "datapoints", folder / "epoch_2" / "outputs"):

@@ -22,9 +22,9 @@ from endoscope.pages.verify import verify_folder
 from endoscope.runners import atomic
 from endoscope.runners.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runners.scores import read_scores
-from endoscope.runners.supervised import SupervisedTrainer
+from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 
-from .training import canonical, config, final, node
+from .training import canonical, config, evaluation, final, node
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,3 +235,21 @@ def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError):
             load_checkpoint(path)
     assert not (tmp_path / "touched").exists()
+
+
+def test_a_longer_run_keeps_the_checkpoints_of_the_shorter(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, epochs=4, checkpoint_method=3)).run()
+    SupervisedTrainer(config(tmp_path, epochs=6, checkpoint_method=3)).run()
+    assert [e for e in range(6) if (tmp_path / f"epoch_{e}" / "checkpoint.pt").exists()] == [2, 3, 5]
+
+
+def test_keys_that_only_evaluation_uses_may_change(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path)).run()
+    SupervisedTrainer(config(tmp_path, checkpoint="x", overwrite=True, epochs=4)).run()
+    assert (tmp_path / "epoch_3" / "checkpoint.pt").exists()
+
+
+def test_an_evaluation_is_not_trained_over(tmp_path: Path) -> None:
+    SupervisedEvaluator(evaluation(tmp_path)).run()
+    with pytest.raises(ConfigError, match="holds an evaluation"):
+        SupervisedTrainer(config(tmp_path))

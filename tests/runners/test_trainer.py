@@ -335,3 +335,31 @@ def test_named_parts_of_the_loss_are_kept(tmp_path: Path) -> None:
     losses = read(tmp_path / "epoch_0" / "training_losses.json")
     assert list(losses) == ["loss", "entropy", "size"]
     assert losses["loss"] == pytest.approx(np.add(losses["entropy"], losses["size"]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "optimizer",
+            node(torch.optim.Adam, lr=-1.0),
+            "optimizer: it could not be built: ValueError: Invalid learning",
+        ),
+        ("train_dataloader", node(DataLoader, batch_size=0), "train_dataloader: it could not be built: ValueError"),
+        ("val_dataset", node(Blobs, count="hello"), "val_dataset: it could not be built: TypeError"),
+    ],
+)
+def test_what_cannot_be_built_is_named_by_its_key(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        SupervisedTrainer(config(tmp_path, **{key: value}))
+    assert message in str(error.value)
+
+
+def test_an_iterable_dataset_trains_as_one_with_a_length(tmp_path: Path) -> None:
+    """Also where the last step has fewer batches than the others."""
+    loader = node(DataLoader, batch_size=8, shuffle=False)
+    common = {"train_dataloader": loader, "accumulate": 2, "model": node(Net, dropout=0.0)}
+    SupervisedTrainer(config(tmp_path / "a", train_dataset=node(Blobs, count=20), **common)).run()
+    common["train_dataloader"] = node(DataLoader, batch_size=8)
+    SupervisedTrainer(config(tmp_path / "b", train_dataset=node(Stream), **common)).run()
+    assert final(tmp_path / "a")["model"] == final(tmp_path / "b")["model"]

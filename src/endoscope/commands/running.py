@@ -36,7 +36,7 @@ def run_config(
     try:
         return _run(job, apply_overrides(load_config(path), list(overrides)))
     except Interrupted as e:
-        after = "everything is saved, and the same command resumes it" if job == "train" else "start it again"
+        after = "the same command resumes it after the last whole epoch" if job == "train" else "start it again"
         if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks
             click.echo(f"{e}; {after}", err=True)
         sys.exit(e.exit_code)

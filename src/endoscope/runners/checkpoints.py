@@ -86,6 +86,8 @@ def _reason(error: Exception) -> str:
     found = re.search(r"(?:GLOBAL|type) ([\w.]+) was not an allowed global", str(error))
     if found:
         return f"it holds a {found[1]}"
+    if "weights_only" in str(error):
+        return "it is no checkpoint, or it is damaged"
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import random
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler
 from endoscope.calling import call_model
 from endoscope.config import build_from_config
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
-from endoscope.errors import ConfigError
+from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
@@ -66,7 +67,8 @@ class BaseRunner:
         self.debugger: SequentialDebugger | None = None
 
     def _build(self, key: str, **given: Any) -> Any:
-        return build_from_config(getattr(self.settings, key), key_path=key, **given)
+        with _naming(key):
+            return build_from_config(getattr(self.settings, key), key_path=key, **given)
 
     def _init_model(self) -> None:
         self.network: torch.nn.Module = self._build("model")
@@ -95,14 +97,15 @@ class BaseRunner:
                 sampler = Share(len(dataset), rank, world)
         self.class_names = self.settings.class_names or class_names(dataset)
         key = f"{split}_dataloader"
-        return make_loader(
-            getattr(self.settings, key),
-            dataset,
-            shuffle_default=shuffle,
-            seed=self.settings.seed,
-            sampler=sampler,
-            key_path=key,
-        )
+        with _naming(key):
+            return make_loader(
+                getattr(self.settings, key),
+                dataset,
+                shuffle_default=shuffle,
+                seed=self.settings.seed,
+                sampler=sampler,
+                key_path=key,
+            )
 
     # ---- one datapoint
     def _forward(self, datapoint: dict[str, Any]) -> Any:
@@ -259,6 +262,19 @@ class BaseRunner:
         random.seed(own)
         np.random.seed(own % 2**32)
         torch.manual_seed(own)
+
+
+@contextlib.contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """An exception of what a key describes, while it is built, becomes an error that names the key."""
+    try:
+        yield
+    except EndoscopeError:
+        raise
+    except Exception as e:
+        frames = traceback.extract_tb(e.__traceback__)
+        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+        raise ConfigError(f"{key}: it could not be built: {type(e).__name__}: {e}{where}") from e
 
 
 def length(loader: DataLoader[Any]) -> int | None:

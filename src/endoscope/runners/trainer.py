@@ -6,8 +6,9 @@ import contextlib
 import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +27,8 @@ from endoscope.runners.runner import BaseRunner, length
 from endoscope.runners.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
 
-MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device")
+MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
+              "eval_dataset", "eval_dataloader", "checkpoint", "overwrite", "runner")  # fmt: skip
 """Keys that may differ when a run is resumed; any other makes it another run."""
 
 
@@ -71,6 +73,9 @@ class BaseTrainer(BaseRunner):
         self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self._parameters())
         self._check_step()
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
+        plateau = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if plateau and s.scheduler_step == "step":
+            raise ConfigError("scheduler_step: ReduceLROnPlateau looks at the scores of an epoch; set it to 'epoch'")
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
         parts = {"model": self.network, "criterion": self.criterion, "optimizer": self.optimizer}
         for name, part in {**parts, "scheduler": self.scheduler}.items():
@@ -103,8 +108,8 @@ class BaseTrainer(BaseRunner):
         """Go on from the last whole checkpoint of the work folder, if it has one; then compile and distribute."""
         found = checkpoints.latest_checkpoint(self.work_dir)
         self.ranks.wait()
+        self._check_same_run(resumed=found is not None)
         if found is not None:
-            self._check_same_run()
             self._load(*found)
         if self.settings.compile:
             self.network.compile()
@@ -112,10 +117,12 @@ class BaseTrainer(BaseRunner):
             on = [self.device.index] if self.device.type == "cuda" else None
             self.model = DistributedDataParallel(self.network, device_ids=on)
 
-    def _check_same_run(self) -> None:
+    def _check_same_run(self, *, resumed: bool) -> None:
         run = read_json(self.work_dir / "run.json")
         if run.get("job", "train") != "train":
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
+        if not resumed:
+            return
         before = read_json(self.work_dir / "config.json")
         changed = [path for path in differences(before, as_json(self.config)) if path.split(".")[0] not in MAY_CHANGE]
         if before and changed:
@@ -134,6 +141,8 @@ class BaseTrainer(BaseRunner):
             self.scheduler.load_state_dict(state["scheduler"])
         self.epoch, self.step = epoch + 1, state["step"]
         self.folder.resume(self.epoch)
+        kept = read_json(self.work_dir / "run.json").get("checkpoint_epochs", [])  # perhaps of a shorter run
+        self.checkpoint_indices = sorted({*self.checkpoint_indices, *(e for e in kept if e <= epoch)})
 
     # ---- running
     def run(self) -> None:
@@ -191,17 +200,13 @@ class BaseTrainer(BaseRunner):
         self._before_train_loop()
         total, group = length(self.train_loader), self.settings.accumulate
         what = f"epoch {self.epoch} training"
-        k = -1
-        for k, batch in enumerate(self.progress.over(self.train_loader, what, total)):
-            left = group if total is None else total - k + k % group
-            step_now = (k + 1) % group == 0 or k + 1 == total
-            self._train_batch(to_device(batch, self.device), parts=min(group, left), step_now=step_now)
+        before = self.step
+        for batch, parts, step_now in _in_steps(self.progress.over(self.train_loader, what, total), total, group):
+            self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self.folder_alive(stage=what, step=self.step)
             self._interrupt.check()
-        if k < 0:
+        if self.step == before:
             raise ConfigError("train_dataset: it gave no batch; is it empty, or smaller than one with drop_last=True?")
-        if total is None and (k + 1) % group:
-            self._optimize()
         return self._losses()
 
     def _train_batch(self, datapoint: dict[str, Any], *, parts: int, step_now: bool) -> None:
@@ -302,6 +307,17 @@ class BaseTrainer(BaseRunner):
 
     def _about(self) -> dict[str, Any]:
         return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}
+
+
+def _in_steps(batches: Iterator[Any], total: int | None, group: int) -> Iterator[tuple[Any, int, bool]]:
+    """Each batch, how many make its step (the last may have fewer), and whether it completes it."""
+    if total is not None:
+        for k, batch in enumerate(batches):
+            yield batch, min(group, total - k + k % group), (k + 1) % group == 0 or k + 1 == total
+        return
+    while step := list(islice(batches, group)):  # how many are left is known only when they are there
+        for k, batch in enumerate(step, 1):
+            yield batch, len(step), k == len(step)
 
 
 def _by_name(losses: LossSummary) -> dict[str, list[float]]:
