@@ -200,12 +200,13 @@ class BaseTrainer(BaseRunner):
         self._before_train_loop()
         total, group = length(self.train_loader), self.settings.accumulate
         what = f"epoch {self.epoch} training"
-        before = self.step
+        came = False
         for batch, parts, step_now in _in_steps(self.progress.over(self.train_loader, what, total), total, group):
+            came = True
             self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self.folder_alive(stage=what, step=self.step)
             self._interrupt.check()
-        if self.step == before:
+        if not came:
             raise ConfigError("train_dataset: it gave no batch; is it empty, or smaller than one with drop_last=True?")
         return self._losses()
 
