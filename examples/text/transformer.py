@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from endoscope.runners.metric import BaseMetric
-from endoscope.runners.scores import Direction
+from endoscope.runs.scores import Direction
 
 
 class Block(nn.Module):

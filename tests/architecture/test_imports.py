@@ -14,7 +14,7 @@ FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics",
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
-BELOW_COMPOSERS = FOUNDATION | {"hooks"} | CAPTURE | VERDICT | OUTPUT
+BELOW_COMPOSERS = FOUNDATION | {"hooks", "runs"} | CAPTURE | VERDICT | OUTPUT
 
 # Each part of endoscope, and the parts that it may know besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,13 +29,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "statistics": {"errors", "values", "tensors", "layers"},
     "hooks": FOUNDATION,
     "pages": FOUNDATION | {"hooks"},
+    # What a run left, read by those who wrote it and by those who show it.
+    "runs": FOUNDATION | {"pages"},
     "anatomy": FOUNDATION | {"hooks"},
     "explain": FOUNDATION | {"hooks"},
     "debuggers": FOUNDATION | {"hooks", "explain"},
     "health": FOUNDATION | {"hooks", "doctor"} | CAPTURE,
     "doctor": FOUNDATION | {"hooks", "health"} | CAPTURE,
     "visualize": FOUNDATION | {"hooks"} | CAPTURE | VERDICT,
-    "report": FOUNDATION | {"hooks", "visualize"} | CAPTURE | VERDICT,
+    "report": FOUNDATION | {"hooks", "visualize", "runs"} | CAPTURE | VERDICT,
     "runners": BELOW_COMPOSERS,
     "integrations": BELOW_COMPOSERS | {"runners"},
     # Opens a run on a machine that has neither the model nor the user's code.
@@ -157,6 +159,10 @@ def test_the_table_points_downwards_only() -> None:
         ("endoscope.viewer.app", "from endoscope.hooks import HookSet"),
         ("endoscope.viewer.app", "from endoscope.explain.gradcam import GradCAM"),
         ("endoscope.viewer.app", "from endoscope.runners.evaluator import Evaluator"),
+        ("endoscope.runs.run", "from endoscope.runners.settings import Settings"),
+        ("endoscope.runs.run", "from endoscope.debuggers.base_debugger import BaseDebugger"),
+        ("endoscope.runs.run", "from endoscope.hooks import HookSet"),
+        ("endoscope.pages.store", "from endoscope.runs import layout"),
         ("endoscope.pages.store", "if TYPE_CHECKING:\n    from endoscope.cli import main"),
         ("endoscope.layers", "from endoscope import ForwardDebugger"),
         ("endoscope.layers", "import endoscope"),
@@ -184,6 +190,8 @@ def test_twin_a_relative_import_in_a_package_is_followed() -> None:
         ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages.store import PageStore"),
         ("endoscope.debuggers.wrappers.sequential_debugger", "from endoscope.pages import store"),
         ("endoscope.viewer.app", "from endoscope.pages.reader import load_debug_outputs"),
+        ("endoscope.viewer.app", "from endoscope.runs.run import Run"),
+        ("endoscope.runners.trainer", "from endoscope.runs import layout"),
         ("endoscope.cli", "from endoscope import __version__"),
     ],
 )

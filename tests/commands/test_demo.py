@@ -19,8 +19,8 @@ from endoscope.commands.digits import DigitNet, Digits, evaluation_config, train
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
 from endoscope.runners.checkpoints import load_checkpoint
-from endoscope.runners.scores import read_scores
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runs.scores import read_scores
 
 
 def snippet(output: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from endoscope.cli import main
-from endoscope.runners.scores import read_scores
+from endoscope.runs.scores import read_scores
 
 ROOT = Path(__file__).parents[2]
 

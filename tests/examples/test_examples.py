@@ -15,7 +15,7 @@ from tests.warm import WarmProcess
 
 from endoscope import load_debug_outputs
 from endoscope.pages.verify import verify_folder
-from endoscope.runners.scores import read_scores
+from endoscope.runs.scores import read_scores
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

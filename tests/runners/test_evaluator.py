@@ -12,8 +12,8 @@ import torch
 from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners.checkpoints import CheckpointError
-from endoscope.runners.scores import read_scores
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runs.scores import read_scores
 
 from .training import VAL, Blobs, Net, config, evaluation, node
 

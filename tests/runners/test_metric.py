@@ -14,7 +14,7 @@ from torch import Tensor
 
 from endoscope.errors import ConfigError, DatapointError
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.scores import Direction, Scores
+from endoscope.runs.scores import Direction, Scores
 
 
 class Distance(BaseMetric):

@@ -16,7 +16,7 @@ import pytest
 
 from endoscope import load_debug_outputs
 from endoscope.runners.distributed import Share, lost_connection
-from endoscope.runners.scores import read_scores
+from endoscope.runs.scores import read_scores
 
 from .test_resume import ROOT
 from .training import TRAIN, VAL, final

@@ -19,10 +19,10 @@ import pytest
 from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.pages.verify import verify_folder
-from endoscope.runners import atomic
 from endoscope.runners.checkpoints import CheckpointError, load_checkpoint
-from endoscope.runners.scores import read_scores
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runs import atomic
+from endoscope.runs.scores import read_scores
 
 from .training import canonical, config, evaluation, final, node
 

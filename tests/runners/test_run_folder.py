@@ -13,7 +13,7 @@ import pytest
 
 from endoscope.errors import ConfigError
 from endoscope.runners import run_folder
-from endoscope.runners.run_folder import RunFolder, make_work_dir, read_json
+from endoscope.runners.run_folder import RunFolder, make_work_dir
 
 
 def read(path: Path) -> Any:
@@ -95,8 +95,8 @@ def test_names_of_any_kind(tmp_path: Path) -> None:
     make_work_dir(path)
     make_work_dir(path)
     RunFolder(path, job="eval").begin({"class_names": ["größe"]}, {"work_dir": str(path)})
-    assert read_json(path / "run.json")["class_names"] == ["größe"]
-    assert read_json(path / "config.json")["work_dir"] == str(path)
+    assert read(path / "run.json")["class_names"] == ["größe"]
+    assert read(path / "config.json")["work_dir"] == str(path)
 
 
 def test_a_folder_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from endoscope.runners import run_folder
 from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runs.about import Status
 
 from .training import config, evaluation
 
@@ -61,7 +62,7 @@ def test_every_key_of_a_checkpoint_is_named(runs: list[Path]) -> None:
 def test_every_file_and_status_is_named(runs: list[Path]) -> None:
     files = [path.name for run in runs for folder in (run, *run.glob("epoch_*")) for path in folder.iterdir()]
     assert unnamed(name for name in files if not re.fullmatch(r"epoch_\d+", name)) == set()
-    assert unnamed(iter(get_args(run_folder.Status))) == set()
+    assert unnamed(iter(get_args(Status))) == set()
 
 
 def test_a_missing_key_would_be_found() -> None:

@@ -20,10 +20,10 @@ from endoscope.errors import ConfigError
 from endoscope.runners import kinds
 from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.criterion import BaseCriterion
-from endoscope.runners.scores import read_scores
 from endoscope.runners.settings import Settings, key
 from endoscope.runners.supervised import SupervisedTrainer
 from endoscope.runners.trainer import BaseTrainer
+from endoscope.runs.scores import read_scores
 
 from .training import TRAIN, VAL, Blobs, Net, canonical, config, final, node
 

@@ -19,11 +19,11 @@ from endoscope import load_debug_outputs
 from endoscope.debuggers import SequentialDebugger
 from endoscope.errors import ConfigError, DatapointError
 from endoscope.pages.verify import verify_folder
-from endoscope.runners import atomic
 from endoscope.runners.checkpoints import CheckpointError
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.scores import Direction, read_scores
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runs import atomic
+from endoscope.runs.scores import Direction, read_scores
 
 from .training import VAL, Blobs, Net, config, evaluation, final, node
 

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from endoscope.runners.scores import Scores
+    from endoscope.runs.scores import Scores
 
 WORST = 5
 

@@ -6,10 +6,10 @@ from endoscope.runners.metric import BaseMetric
 from endoscope.runners.metrics.classification import ClassificationMetric
 from endoscope.runners.metrics.regression import RegressionMetric
 from endoscope.runners.metrics.segmentation import SegmentationMetric
-from endoscope.runners.scores import Scores, read_scores
 from endoscope.runners.settings import Settings
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.trainer import BaseTrainer
+from endoscope.runs.scores import Scores, read_scores
 
 __all__ = [
     "BaseCriterion",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import re
 from collections.abc import Mapping
@@ -13,10 +12,10 @@ from typing import Any
 import torch
 
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.runners.atomic import replacing
+from endoscope.runs.atomic import replacing
+from endoscope.runs.layout import CHECKPOINT, epoch_folders
 from endoscope.tensors import apply_tensor_op
 
-NAME = "checkpoint.pt"
 FORMAT = "endoscope-checkpoint"
 VERSION = 1
 
@@ -91,18 +90,11 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-_EPOCH = re.compile(r"epoch_(0|[1-9][0-9]*)")
-
-
-def epoch_folders(work_dir: Path) -> dict[int, Path]:
-    """The epochs that have a folder, in order."""
-    if not work_dir.is_dir():
-        return {}
-    found = {int(m[1]): work_dir / m[0] for name in os.listdir(work_dir) if (m := _EPOCH.fullmatch(name))}
-    return dict(sorted(found.items()))
-
-
 def latest_checkpoint(work_dir: Path) -> tuple[int, Path] | None:
     """The last epoch with a checkpoint, which is whole, and its file."""
-    whole = [(epoch, folder / NAME) for epoch, folder in epoch_folders(work_dir).items() if (folder / NAME).is_file()]
+    whole = [
+        (epoch, folder / CHECKPOINT)
+        for epoch, folder in epoch_folders(work_dir).items()
+        if (folder / CHECKPOINT).is_file()
+    ]
     return whole[-1] if whole else None

@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 
 from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
-from endoscope.runners.run_folder import read_json
 from endoscope.runners.runner import BaseRunner
-from endoscope.runners.scores import Scores, write_scores
+from endoscope.runs import layout
+from endoscope.runs.files import read_object
+from endoscope.runs.scores import Scores, write_scores
 
 
 class BaseEvaluator(BaseRunner):
@@ -35,7 +36,7 @@ class BaseEvaluator(BaseRunner):
         self._init_debugger()
 
     def _check_folder(self) -> None:
-        run = read_json(self.work_dir / "run.json")
+        run = read_object(self.work_dir / layout.RUN)
         self.ranks.wait()
         if run.get("job") == "train" or checkpoints.latest_checkpoint(self.work_dir):
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds a training run; choose another folder")
@@ -71,8 +72,8 @@ class BaseEvaluator(BaseRunner):
         self.network.eval()
         self.metric.reset_buffer()
         self._seed("evaluation", 0, self.eval_loader)
-        self._keep(self.work_dir / "datapoints", "inputs", "labels", "meta_info")
-        self._keep(self.work_dir / "outputs", "outputs")
+        self._keep(self.work_dir / layout.DATAPOINTS, "inputs", "labels", "meta_info")
+        self._keep(self.work_dir / layout.OUTPUTS, "outputs")
         self._enable_debugger(self.work_dir)
         self._eval_loop(self.eval_loader, "evaluation")
         return self._after_eval_loop_()
@@ -91,9 +92,9 @@ class BaseEvaluator(BaseRunner):
 def _checkpoint_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    if (path / checkpoints.NAME).is_file():
-        return path / checkpoints.NAME
+    if (path / layout.CHECKPOINT).is_file():
+        return path / layout.CHECKPOINT
     found = checkpoints.latest_checkpoint(path)
     if found is None:
-        raise ConfigError(f"checkpoint: {str(path)!r} holds no {checkpoints.NAME}, and no epoch in it does")
+        raise ConfigError(f"checkpoint: {str(path)!r} holds no {layout.CHECKPOINT}, and no epoch in it does")
     return found[1]

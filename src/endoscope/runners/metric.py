@@ -16,7 +16,7 @@ from torch import Tensor
 
 from endoscope.errors import ConfigError, DatapointError, EndoscopeError
 from endoscope.runners.buffer import AsyncBuffer
-from endoscope.runners.scores import Direction, Scores
+from endoscope.runs.scores import Direction, Scores
 
 
 class MetricError(EndoscopeError, ValueError):

@@ -5,7 +5,6 @@ Written by rank 0 only. docs/run-folder.md is the specification.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
@@ -15,18 +14,20 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from endoscope import __version__
 from endoscope.errors import ConfigError
-from endoscope.runners.atomic import remove_leftovers, write_json
+from endoscope.runs import layout
+from endoscope.runs.about import FORMAT, VERSION, Job, Status
+from endoscope.runs.atomic import remove_leftovers, write_json
+from endoscope.runs.files import read_object
 
 log = logging.getLogger("endoscope")
 
-Status = Literal["running", "finished", "interrupted", "failed"]
 BEAT_S = 5.0
 """How often a running run says that it is alive."""
 
@@ -34,7 +35,7 @@ BEAT_S = 5.0
 class RunFolder:
     """The files of one run besides its pages, scores and checkpoints."""
 
-    def __init__(self, work_dir: Path, *, job: Literal["train", "eval"]) -> None:
+    def __init__(self, work_dir: Path, *, job: Job) -> None:
         self.path = work_dir
         self._job = job
         self._about: dict[str, Any] = {}
@@ -43,16 +44,17 @@ class RunFolder:
 
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
-        for folder in (self.path, *self.path.glob("epoch_*")):
+        for folder in (self.path, *layout.epoch_folders(self.path).values()):
             remove_leftovers(folder)
-        earlier = read_json(self.path / "run.json")
+        earlier = read_object(self.path / layout.RUN)
+        attempts = earlier.get("attempts")
         self._about = {
-            "format": "endoscope-run",
-            "version": 1,
+            "format": FORMAT,
+            "version": VERSION,
             "job": self._job,
             "status": "running",
             "started": earlier.get("started") or _now(),
-            "attempts": int(earlier.get("attempts", 0)) + 1,
+            "attempts": (attempts if type(attempts) is int else 0) + 1,
             "command": sys.argv,
             "pid": os.getpid(),
             "git": _git(),
@@ -65,7 +67,7 @@ class RunFolder:
             **about,
         }
         self._write_about()
-        write_json(self.path / "config.json", config)
+        write_json(self.path / layout.CONFIG, config)
 
     def add(self, **about: Any) -> None:
         """Say more of what the run is."""
@@ -78,18 +80,19 @@ class RunFolder:
 
     def _write_about(self) -> None:
         self._about["updated"] = _now()
-        write_json(self.path / "run.json", self._about)
+        write_json(self.path / layout.RUN, self._about)
 
     @property
     def status(self) -> Status | None:
         """What run.json says; None when there is none."""
-        return read_json(self.path / "run.json").get("status")
+        return read_object(self.path / layout.RUN).get("status")
 
     # ---- progress.json
     def resume(self, epochs: int) -> None:
         """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
-        noted = read_json(self.path / "progress.json").get("epochs", [])
-        self._progress["epochs"] = [e for e in noted if isinstance(e, dict) and e.get("epoch", epochs) < epochs]
+        noted = read_object(self.path / layout.PROGRESS).get("epochs")
+        noted = noted if isinstance(noted, list) else []
+        self._progress["epochs"] = [e for e in noted if isinstance(e, dict) and _number(e.get("epoch")) < epochs]
 
     def epoch_done(self, **facts: Any) -> None:
         self._progress["epochs"].append(facts)
@@ -107,7 +110,7 @@ class RunFolder:
 
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
-        write_json(self.path / "progress.json", {"updated": _now(), **self._progress})
+        write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
 
 
 def make_work_dir(path: Path) -> None:
@@ -119,13 +122,9 @@ def make_work_dir(path: Path) -> None:
         raise ConfigError(f"work_dir: cannot write into {str(path)!r}")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none or it cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _number(epoch: Any) -> float:
+    """An epoch's number; one that is none comes after all."""
+    return epoch if type(epoch) is int else float("inf")
 
 
 def _now() -> str:

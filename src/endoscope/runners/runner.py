@@ -29,9 +29,11 @@ from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
 from endoscope.runners.metric import BaseMetric
 from endoscope.runners.progress import progress
-from endoscope.runners.run_folder import RunFolder, Status, make_work_dir
-from endoscope.runners.scores import Scores
+from endoscope.runners.run_folder import RunFolder, make_work_dir
 from endoscope.runners.settings import Settings
+from endoscope.runs import layout
+from endoscope.runs.about import Status
+from endoscope.runs.scores import Scores
 
 log = logging.getLogger("endoscope")
 
@@ -157,13 +159,13 @@ class BaseRunner:
     # ---- the debugger, and what is kept beside it
     def _enable_debugger(self, folder: Path) -> None:
         if self.debugger is not None:
-            self.debugger.reset_buffer(folder / "debugger", overwrite=True)
+            self.debugger.reset_buffer(folder / layout.DEBUGGER, overwrite=True)
             self.debugger.enabled = True
 
     def _save_debugger(self, folder: Path) -> None:
         if self.debugger is not None and self.debugger.enabled:
             self.debugger.enabled = False
-            self.debugger.save_all(folder / "debugger", overwrite=True)
+            self.debugger.save_all(folder / layout.DEBUGGER, overwrite=True)
 
     def _keep(self, folder: Path, *members: str) -> None:
         """From now on keep these members of the datapoints that pass, until `_close_pages`."""

@@ -18,13 +18,14 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
-from endoscope.runners.atomic import write_json
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json, differences
 from endoscope.runners.criterion import BaseCriterion, LossSummary, as_criterion
-from endoscope.runners.run_folder import read_json
 from endoscope.runners.runner import BaseRunner, length
-from endoscope.runners.scores import Scores, write_scores
+from endoscope.runs import layout
+from endoscope.runs.atomic import write_json
+from endoscope.runs.files import read_object
+from endoscope.runs.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
 
 MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
@@ -118,12 +119,12 @@ class BaseTrainer(BaseRunner):
             self.model = DistributedDataParallel(self.network, device_ids=on)
 
     def _check_same_run(self, *, resumed: bool) -> None:
-        run = read_json(self.work_dir / "run.json")
+        run = read_object(self.work_dir / layout.RUN)
         if run.get("job", "train") != "train":
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
         if not resumed:
             return
-        before = read_json(self.work_dir / "config.json")
+        before = read_object(self.work_dir / layout.CONFIG)
         changed = [path for path in differences(before, as_json(self.config)) if path.split(".")[0] not in MAY_CHANGE]
         if before and changed:
             raise ConfigError(
@@ -141,7 +142,7 @@ class BaseTrainer(BaseRunner):
             self.scheduler.load_state_dict(state["scheduler"])
         self.epoch, self.step = epoch + 1, state["step"]
         self.folder.resume(self.epoch)
-        kept = read_json(self.work_dir / "run.json").get("checkpoint_epochs", [])  # perhaps of a shorter run
+        kept = read_object(self.work_dir / layout.RUN).get("checkpoint_epochs", [])  # perhaps of a shorter run
         self.checkpoint_indices = sorted({*self.checkpoint_indices, *(e for e in kept if e <= epoch)})
 
     # ---- running
@@ -177,7 +178,7 @@ class BaseTrainer(BaseRunner):
             train_s=round(trained - began, 3),
             val_s=round(time.monotonic() - trained, 3),
         )
-        write_json(self.epoch_dir / "training_losses.json", _by_name(losses))
+        write_json(self.epoch_dir / layout.TRAINING_LOSSES, _by_name(losses))
         self._save_checkpoint()
         shown = "   ".join(f"{name} {value:.4g}" for name, value in scores.aggregated.items())
         took = f"{time.monotonic() - began:.1f} s"
@@ -185,7 +186,7 @@ class BaseTrainer(BaseRunner):
 
     @property
     def epoch_dir(self) -> Path:
-        return self.work_dir / f"epoch_{self.epoch}"
+        return self.work_dir / layout.epoch_folder(self.epoch)
 
     # ---- training
     def _before_train_loop(self) -> None:
@@ -262,9 +263,9 @@ class BaseTrainer(BaseRunner):
         self._seed("validation", self.epoch, self.val_loader)
         self.epoch_dir.mkdir(exist_ok=True)
         if self.epoch == 0:
-            self._keep(self.work_dir / "datapoints", "inputs", "labels", "meta_info")
+            self._keep(self.work_dir / layout.DATAPOINTS, "inputs", "labels", "meta_info")
         if self.epoch in self.checkpoint_indices:
-            self._keep(self.epoch_dir / "outputs", "outputs")
+            self._keep(self.epoch_dir / layout.OUTPUTS, "outputs")
             self._enable_debugger(self.epoch_dir)
 
     def _after_val_loop_(self) -> Scores | None:
@@ -298,13 +299,13 @@ class BaseTrainer(BaseRunner):
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict(),
         }
-        checkpoints.save_checkpoint(self.epoch_dir / checkpoints.NAME, state)
+        checkpoints.save_checkpoint(self.epoch_dir / layout.CHECKPOINT, state)
         self._remove_checkpoints(before=self.epoch)
 
     def _remove_checkpoints(self, *, before: int) -> None:
-        for epoch, folder in checkpoints.epoch_folders(self.work_dir).items():
+        for epoch, folder in layout.epoch_folders(self.work_dir).items():
             if epoch < before and epoch not in self.checkpoint_indices:
-                (folder / checkpoints.NAME).unlink(missing_ok=True)
+                (folder / layout.CHECKPOINT).unlink(missing_ok=True)
 
     def _about(self) -> dict[str, Any]:
         return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 
 from endoscope.runners.metric import MetricError
 from endoscope.runners.metrics.classification import ClassificationMetric
-from endoscope.runners.scores import Scores
+from endoscope.runs.scores import Scores
 
 
 def score(logits: Any, labels: torch.Tensor, *, batch: int = 7, ranks: int = 1) -> Scores:

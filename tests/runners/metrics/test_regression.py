@@ -12,7 +12,7 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from endoscope.runners.metric import MetricError
 from endoscope.runners.metrics.regression import RegressionMetric
-from endoscope.runners.scores import Scores
+from endoscope.runs.scores import Scores
 
 
 def score(outputs: torch.Tensor, labels: torch.Tensor, *, ranks: int = 1) -> Scores:

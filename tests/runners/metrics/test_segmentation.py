@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 from endoscope.errors import ConfigError
 from endoscope.runners.metric import MetricError
 from endoscope.runners.metrics.segmentation import SegmentationMetric
-from endoscope.runners.scores import Scores
+from endoscope.runs.scores import Scores
 
 IGNORED = 255
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from endoscope.runners.metric import BaseMetric, MetricError
 from endoscope.runners.metrics.tensors import precise, tensor_of
-from endoscope.runners.scores import Direction
+from endoscope.runs.scores import Direction
 
 
 class RegressionMetric(BaseMetric):

@@ -11,7 +11,7 @@ from torch import Tensor
 from endoscope.errors import ConfigError
 from endoscope.runners.metric import BaseMetric, MetricError
 from endoscope.runners.metrics.tensors import logits_of, tensor_of
-from endoscope.runners.scores import Direction
+from endoscope.runs.scores import Direction
 
 
 class SegmentationMetric(BaseMetric):

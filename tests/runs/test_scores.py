@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.runners import scores as scores_module
-from endoscope.runners.scores import (
+from endoscope.runners import scores as runners_scores
+from endoscope.runs import scores as scores_module
+from endoscope.runs.scores import (
     ScoreNotFoundError,
     Scores,
     ScoresError,
@@ -143,8 +144,8 @@ def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
         ({"directions": {"loss": "lower"}}, "directions has no entry for 'accuracy'"),
         ({"aggregated": {"a": "1"}}, "aggregated.a is '1'; expected a number"),
         ({"aggregated": {"a": 10**400}}, "aggregated.a is '1000"),
-        ({"non_finite": {"a": 0.5}}, "non_finite.a is '0.5'; expected a count"),
-        ({"non_finite": {"a": -1}}, "non_finite.a is '-1'; expected a count"),
+        ({"non_finite": {"a": 0.5}}, "non_finite.a is '0.5'; expected a whole number, 0 or more"),
+        ({"non_finite": {"a": -1}}, "non_finite.a is '-1'; expected a whole number, 0 or more"),
         ({"per_datapoint": []}, "per_datapoint is list, expected an object"),
         ({"per_datapoint": {"1": 2}}, "per_datapoint.1 is int, expected an object"),
         ({"per_datapoint": {"1": {"loss": None}}}, "per_datapoint.1.loss is 'None'; expected a number"),
@@ -212,3 +213,9 @@ def test_worst_of_none_or_fewer() -> None:
 def test_worst_of_a_score_that_no_datapoint_has(name: str) -> None:
     with pytest.raises(ScoreNotFoundError, match=f"no datapoint has the score '{name}'; (closest: 'loss'|there are)"):
         EXAMPLE.worst(name)
+
+
+def test_the_path_for_writers_of_metrics_gives_the_same_objects() -> None:
+    assert runners_scores.__all__ == scores_module.__all__
+    for name in runners_scores.__all__:
+        assert getattr(runners_scores, name) is getattr(scores_module, name)

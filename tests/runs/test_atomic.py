@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from endoscope.runners import atomic
-from endoscope.runners.atomic import remove_leftovers, replacing, write_json
+from endoscope.runs import atomic
+from endoscope.runs.atomic import remove_leftovers, replacing, write_json
 
 
 def test_the_file_is_there_only_when_it_is_whole(tmp_path: Path) -> None:

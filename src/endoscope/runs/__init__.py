@@ -1,0 +1,8 @@
+"""What the folder of a run holds, read back: needs neither the model nor the user's code, and runs nothing."""
+
+from endoscope.runs.find import Found, find_runs
+from endoscope.runs.run import Epoch, Run, RunNotFoundError
+from endoscope.runs.score_table import ScoreTable
+from endoscope.runs.scores import Scores, read_scores
+
+__all__ = ["Epoch", "Found", "Run", "RunNotFoundError", "ScoreTable", "Scores", "find_runs", "read_scores"]

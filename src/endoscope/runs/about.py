@@ -1,0 +1,92 @@
+"""About: what run.json says of a run, checked field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, BinaryIO, Literal, get_args
+
+from endoscope.runs import fields
+from endoscope.runs.fields import Fields
+from endoscope.runs.files import Decoded, Unreadable, load_json, plain
+from endoscope.runs.scores import Direction
+
+FORMAT = "endoscope-run"
+VERSION = 1
+
+Job = Literal["train", "eval"]
+Status = Literal["running", "finished", "interrupted", "failed"]
+"""How a run says that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What run.json says; None and empty where it says nothing, or nothing that can be true."""
+
+    job: Job | None = None
+    status: Status | None = None
+    error: str | None = None
+    started: datetime | None = None
+    updated: datetime | None = None
+    ended: datetime | None = None
+    attempts: int | None = None
+    command: tuple[str, ...] | None = None
+    pid: int | None = None
+    seed: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    world_size: int | None = None
+    epochs: int | None = None
+    """How many are wanted."""
+    checkpoint_epochs: tuple[int, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """The whole file as plain data, with what is not listed here: ``git``, ``versions``, keys of other versions."""
+
+
+def read_about(file: BinaryIO) -> Decoded[About]:
+    """What a run.json says, and what is wrong with it."""
+    found = plain(load_json(file))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise Unreadable(f"its format is not {FORMAT!r}")
+    version = found.get("version")
+    if type(version) is not int or version < 1:
+        raise Unreadable(f"its version is {fields.shown(version)}; expected {VERSION}")
+    if version > VERSION:
+        raise Unreadable(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
+    f = Fields(found)
+    about = About(
+        job=f.take("job", _one_of(Job)),
+        status=f.take("status", _one_of(Status)),
+        error=f.take("error", fields.text),
+        started=f.take("started", fields.time),
+        updated=f.take("updated", fields.time),
+        ended=f.take("ended", fields.time),
+        attempts=f.take("attempts", fields.count),
+        command=f.take("command", fields.texts),
+        pid=f.take("pid", fields.count),
+        seed=f.take("seed", fields.count),
+        device=f.take("device", fields.text),
+        precision=f.take("precision", fields.text),
+        world_size=f.take("world_size", fields.count),
+        epochs=f.take("epochs", fields.count),
+        checkpoint_epochs=f.take("checkpoint_epochs", fields.counts),
+        class_names=f.take("class_names", fields.texts),
+        directions=f.table("directions", fields.direction),
+        details=found,
+    )
+    for key in ("job", "status"):
+        if found.get(key) is None:
+            f.problems.append(f"it has no {key!r}")
+    return about, f.problems
+
+
+def _one_of(choice: Any) -> Any:
+    def read(value: Any) -> Any:
+        if value not in get_args(choice):
+            raise ValueError(f"expected one of {', '.join(map(repr, get_args(choice)))}")
+        return value
+
+    return read

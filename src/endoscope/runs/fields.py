@@ -1,0 +1,111 @@
+"""The fields of a JSON object, each read as what it has to be: one that is something else is told and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar, get_args
+
+Direction = Literal["higher", "lower"]
+"""Which scores are better."""
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Fields:
+    """Takes fields out of an object, and keeps what was wrong with them.
+
+    >>> fields = Fields({"epoch": 4, "step": "many"})
+    >>> fields.take("epoch", count), fields.take("step", count)
+    (4, None)
+    >>> fields.problems
+    ["step is 'many'; expected a whole number, 0 or more"]
+    """
+
+    def __init__(self, found: dict[str, Any], *, within: str = "", problems: list[str] | None = None) -> None:
+        self.found = found
+        self.problems = [] if problems is None else problems
+        self._within = within
+
+    def take(self, key: str, read: Callable[[Any], T]) -> T | None:
+        """One field; None when it is missing, null or wrong."""
+        value = self.found.get(key)
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except (ValueError, OverflowError) as e:
+            self.problems.append(f"{self._within}{key} is {shown(value)}; {e}")
+            return None
+
+    def table(self, key: str, read: Callable[[Any], V]) -> dict[str, V]:
+        """An object of alike values; those that are wrong are left out."""
+        found = self.take(key, mapping)
+        inside = Fields(found or {}, within=f"{self._within}{key}.", problems=self.problems)
+        values = {name: inside.take(name, read) for name in inside.found}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: short text and numbers as they are, others by their type."""
+    if isinstance(value, (str, int, float)):
+        return repr(value[:40] if isinstance(value, str) else value)[:44]
+    return f"a {type(value).__name__}"
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("expected a list of texts")
+    return tuple(value)
+
+
+def count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("expected a whole number, 0 or more")
+    return value
+
+
+def counts(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("expected a list of whole numbers")
+    return tuple(map(count, value))
+
+
+def number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError("expected a number")
+    return float(value)
+
+
+def numbers(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise ValueError("expected a list of numbers")
+    return tuple(map(number, value))
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("expected an object")
+    return value
+
+
+def direction(value: Any) -> Direction:
+    if value not in get_args(Direction):
+        raise ValueError("expected 'higher' or 'lower'")
+    return value  # type: ignore[no-any-return]
+
+
+def time(value: Any) -> datetime:
+    """A time as ISO 8601 has it; in UTC where it does not say."""
+    try:
+        found = datetime.fromisoformat(text(value))
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("expected a time like 2024-02-29T12:00:00+00:00") from None

@@ -1,0 +1,281 @@
+"""Run: what the folder of a run holds, for whoever wants to look at it. Reads; never runs, imports or unpickles.
+
+Everything is looked up when it is asked for, so that a live run shows its growth.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endoscope.errors import EndoscopeError, PageError
+from endoscope.pages.files import Listing, sort_names
+from endoscope.pages.reader import DebugOutputs
+from endoscope.runs import fields, layout
+from endoscope.runs.about import About, Status, read_about
+from endoscope.runs.fields import Direction
+from endoscope.runs.files import (
+    MB,
+    Decoded,
+    Files,
+    Identity,
+    Missing,
+    Unreadable,
+    identity,
+    load_json,
+    open_folder,
+    plain,
+)
+from endoscope.runs.progress import Progress, read_progress
+from endoscope.runs.score_table import ScoreTable, read_table
+
+Kind = Literal["training", "evaluation", "unknown"]
+
+LOSSES_LIMIT = 64 * MB
+"""Bytes of a training_losses.json that is read."""
+MAX_EPOCHS = 100_000
+_OPEN_FOLDERS = 16  # folders of pages that stay open
+
+Losses = Mapping[str, NDArray[np.float64]]
+
+
+class RunNotFoundError(EndoscopeError, FileNotFoundError):
+    """There is no such folder."""
+
+
+class Run:
+    """One run, training or evaluation, as its folder has it.
+
+    >>> run = Run("runs/digits")
+    >>> run.kind, run.status, run.class_names
+    ('training', 'finished', ('0', '1', ...))
+    >>> run.epochs[-1].scores.aggregated["accuracy"]
+    0.97
+    >>> run.epochs[-1].debugger[17]["features"]["feature_map"]
+    >>> run.problems                    # what could not be read, of all that was looked at so far
+    []
+
+    Only a folder that is not there is an error. What is missing in it, damaged or no plain file is None or empty, and
+    `problems` says so. No link inside the folder is followed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise RunNotFoundError(f"there is no folder {str(self.path)!r}")
+        self._files = Files(self.path)
+        self._pages = _Pages(self._files)
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    # ---- what it is
+    @property
+    def about(self) -> About:
+        """What run.json says, checked; all of it empty when there is none."""
+        return self._files.read(layout.RUN, read_about) or About()
+
+    @property
+    def kind(self) -> Kind:
+        """As run.json says, or else as the folder looks."""
+        job = self.about.job
+        if job is not None:
+            return "training" if job == "train" else "evaluation"
+        names = self._names()
+        if any(layout.epoch_of(name) is not None for name in names):
+            return "training"
+        return "evaluation" if layout.scores_file("evaluation") in names else "unknown"
+
+    @property
+    def status(self) -> Status | Literal["unknown"]:
+        return self.about.status or "unknown"
+
+    @property
+    def config(self) -> Any:
+        """config.json as plain data: dicts, lists, text and numbers; None when it cannot be read."""
+        return self._files.read(layout.CONFIG, _read_plain)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.about.class_names
+
+    @property
+    def directions(self) -> Mapping[str, Direction]:
+        """For each score, whether higher or lower ones are better; from the newest scores where run.json has none."""
+        if found := self.about.directions:
+            return found
+        newest = next((scores for epoch in reversed(self.epochs) if (scores := epoch.scores) is not None), None)
+        return newest.directions if newest is not None else {}
+
+    # ---- what it has done
+    @property
+    def progress(self) -> Progress:
+        """What progress.json says; all of it empty when there is none, as in a short evaluation."""
+        needed = self.kind == "training" and self.about.status == "finished"
+        return self._files.read(layout.PROGRESS, read_progress, needed=needed) or Progress()
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """The epochs that have a folder, in order. An evaluation has one, whose number is None."""
+        if self.kind == "evaluation":
+            return [Epoch(self, None)]
+        numbers = sorted(epoch for name in self._names() if (epoch := layout.epoch_of(name)) is not None)
+        if len(numbers) > MAX_EPOCHS:
+            self._files.note("epoch_*", [f"there are {len(numbers)} epochs; the first {MAX_EPOCHS} are shown"])
+        return [Epoch(self, number) for number in numbers[:MAX_EPOCHS]]
+
+    def epoch(self, number: int | None) -> Epoch | None:
+        """One epoch; None when it has no folder."""
+        return next((epoch for epoch in self.epochs if epoch.number == number), None)
+
+    @property
+    def datapoints(self) -> DebugOutputs | None:
+        """``inputs``, ``labels`` and ``meta_info`` of the datapoints that were kept; None when none was."""
+        return self._pages.open(layout.DATAPOINTS)
+
+    # ---- what is wrong with it
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read of run.json, config.json, progress.json and of all that was asked for so far."""
+        _ = self.about, self.config, self.progress
+        return self._files.problems
+
+    def _names(self) -> list[str]:
+        try:
+            with open_folder(self.path) as fd:
+                names = os.listdir(fd)
+        except (Unreadable, OSError) as e:
+            self._files.note("the folder", [str(e)])
+            return []
+        self._files.note("the folder", [])
+        return names
+
+    def __repr__(self) -> str:
+        return f"<Run {str(self.path)!r}: {self.kind}, {self.status}>"
+
+
+class Epoch:
+    """What one validation with the training before it left, or an evaluation: scores, losses, pages.
+
+    >>> epoch = run.epoch(4)
+    >>> epoch.scores.values["loss"], epoch.losses["loss"]
+    >>> epoch.outputs[17]["outputs"], epoch.debugger[17]
+    """
+
+    def __init__(self, run: Run, number: int | None) -> None:
+        self.run = run
+        self.number = number
+        """From 0; None for an evaluation."""
+        self._within = "" if number is None else f"{layout.epoch_folder(number)}/"
+
+    @property
+    def path(self) -> Path:
+        return self.run.path / self._within
+
+    @property
+    def scores(self) -> ScoreTable | None:
+        """Of every datapoint, and over all; None before they are there."""
+        split: layout.Split = "evaluation" if self.number is None else "validation"
+        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_whole())
+
+    @property
+    def losses(self) -> Losses:
+        """The loss of each training batch, in order, as ``loss``, and each named part of it; empty when not there."""
+        if self.number is None:
+            return {}
+        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole()) or {}
+
+    @property
+    def outputs(self) -> DebugOutputs | None:
+        """The model's ``outputs`` for the datapoints that were kept; None when none was."""
+        return self.run._pages.open(self._within + layout.OUTPUTS)
+
+    @property
+    def debugger(self) -> DebugOutputs | None:
+        """What the debuggers saw of every datapoint; None when none looked."""
+        return self.run._pages.open(self._within + layout.DEBUGGER)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a file or folder of that name, such as `layout.CHECKPOINT`; it is not opened."""
+        return os.path.lexists(self.path / name)
+
+    def _is_whole(self) -> bool:
+        """Whether its files must be there: those of the last epoch may be yet to come, or will be computed again."""
+        return self.run.status == "finished" or self.run.epochs[-1:] not in ([], [self])
+
+    @property
+    def _files(self) -> Files:
+        return self.run._files
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Epoch) and (self.run.path, self.number) == (other.run.path, other.number)
+
+    def __hash__(self) -> int:
+        return hash((self.run.path, self.number))
+
+    def __repr__(self) -> str:
+        return f"<Epoch {self.number} of {str(self.run.path)!r}>"
+
+
+class _Pages:
+    """The folders of pages of a run, opened when asked for, and again when their files have changed."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._open: dict[str, tuple[tuple[tuple[str, Identity], ...], DebugOutputs]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, name: str) -> DebugOutputs | None:
+        with self._lock:
+            try:
+                found, problems = self._look(name)
+            except Missing:
+                found, problems = None, []
+            except (Unreadable, OSError, PageError) as e:
+                found, problems = None, [str(e)]
+            self._files.note(name, problems)
+            return found
+
+    def _look(self, name: str) -> Decoded[DebugOutputs | None]:
+        state, there = _listed(self._files.root, name)
+        if there.pickles and not there.pages:
+            return None, ["it holds pickle pages, which can run code and are not opened; see endoscope pages import"]
+        known = self._open.pop(name, None)
+        if known is None or known[0] != state:
+            known = state, DebugOutputs(self._files.root / name, listing=there)
+        self._open[name] = known  # the last one used comes last
+        if len(self._open) > _OPEN_FOLDERS:
+            del self._open[next(iter(self._open))]  # closed when nobody uses it any more
+        return known[1], [str(damage) for damage in known[1].damage]
+
+
+def _listed(root: Path, name: str) -> tuple[tuple[tuple[str, Identity], ...], Listing]:
+    """The state of a folder's line files, which grow with every record, and what the folder holds."""
+    with open_folder(root, name) as fd, os.scandir(fd) as entries:
+        found = {entry.name: entry for entry in entries}
+        there = sort_names(found)
+        lines = [*there.catalogues, *(line for page in there.pages if (line := f"{page}.jsonl") in found)]
+        return tuple((line, identity(found[line].stat(follow_symlinks=False))) for line in lines), there
+
+
+def _read_plain(file: BinaryIO) -> Decoded[Any]:
+    return plain(load_json(file)), []
+
+
+def _read_losses(file: BinaryIO) -> Decoded[Losses]:
+    found = load_json(file, limit=LOSSES_LIMIT)
+    if not isinstance(found, dict):
+        raise Unreadable(f"it holds {fields.shown(found)}; expected an object")
+    f = fields.Fields(found)
+    return {name: losses for name in found if (losses := f.take(name, _array)) is not None}, f.problems
+
+
+def _array(value: Any) -> NDArray[np.float64]:
+    return np.array(fields.numbers(value), np.float64)

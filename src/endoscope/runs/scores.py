@@ -1,0 +1,192 @@
+"""Scores: what a metric found, over all datapoints and for each, and the files that hold it.
+
+``validation_scores.json`` and ``evaluation_scores.json`` are specified in docs/scores.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from endoscope.errors import ConfigError, EndoscopeError, closest
+from endoscope.runs import fields
+from endoscope.runs.atomic import replacing
+from endoscope.runs.fields import Direction
+from endoscope.runs.layout import Split, scores_file
+
+__all__ = [
+    "Direction",
+    "ScoreNotFoundError",
+    "Scores",
+    "ScoresError",
+    "ScoresFormatError",
+    "Split",
+    "read_scores",
+    "write_scores",
+]
+
+FORMAT = "endoscope-scores"
+VERSION = 1
+
+V = TypeVar("V")
+
+
+class ScoresError(EndoscopeError, OSError):
+    """A score file cannot be read."""
+
+
+class ScoresFormatError(ScoresError, ValueError):
+    """The file holds no scores, is malformed, or was written by a newer version."""
+
+
+class ScoreNotFoundError(EndoscopeError, KeyError):
+    """The datapoints have no score of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of one split.
+
+    >>> scores = Scores(directions={"loss": "lower"}, aggregated={"loss": 2.0}, non_finite={"loss": 0},
+    ...                 per_datapoint={17: {"loss": 1.0}, 18: {"loss": 3.0}})
+    >>> scores.worst("loss", 1)
+    [(18, 3.0)]
+    """
+
+    directions: Mapping[str, Direction]
+    """For every score, also one that exists only over all datapoints."""
+    aggregated: Mapping[str, float]
+    """Over all datapoints."""
+    non_finite: Mapping[str, int]
+    """For every score of a datapoint: how many datapoints have NaN or an infinity."""
+    per_datapoint: Mapping[int, Mapping[str, float]]
+    """By the datapoint's index, in ascending order."""
+    split: Split | None = field(default=None, kw_only=True)
+    epoch: int | None = field(default=None, kw_only=True)
+
+    def worst(self, name: str, n: int = 10) -> list[tuple[int, float]]:
+        """The ``n`` datapoints that do worst, worst first: NaN before all, then by direction, then by index."""
+        found = [(idx, scores[name]) for idx, scores in self.per_datapoint.items() if name in scores]
+        if not found and (self.per_datapoint or name not in self.directions):
+            known = sorted({key for scores in self.per_datapoint.values() for key in scores} or self.directions)
+            near = closest(name, known) or f"; there are {', '.join(map(repr, known))}"
+            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{near}")
+        sign = 1 if self.directions[name] == "higher" else -1
+
+        def badness(item: tuple[int, float]) -> tuple[bool, float, int]:
+            idx, score = item
+            return (False, 0.0, idx) if math.isnan(score) else (True, sign * score, idx)
+
+        return sorted(found, key=badness)[: max(n, 0)]
+
+
+def write_scores(scores: Scores, folder: Path, *, split: Split, epoch: int | None = None) -> Path:
+    """Write ``{split}_scores.json`` into ``folder``, whole or not at all, and return its path.
+
+    >>> write_scores(scores, work_dir / "epoch_4", split="validation", epoch=4)
+    """
+    if split not in get_args(Split):
+        raise ConfigError(f"split={split!r}; expected one of {', '.join(map(repr, get_args(Split)))}")
+    path = Path(folder) / scores_file(split)
+    with replacing(path) as file:
+        file.write(encode(replace(scores, split=split, epoch=epoch)).encode())
+    return path
+
+
+def read_scores(path: Path) -> Scores:
+    """Read a score file; `ScoresError` names the file and what is wrong with it.
+
+    >>> read_scores(work_dir / "epoch_4" / "validation_scores.json").aggregated["accuracy"]
+    0.97
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as e:
+        raise ScoresError(f"cannot read the scores in {str(path)!r}: {e.strerror}") from e
+    try:
+        return decode(text)
+    except (ValueError, RecursionError) as e:
+        raise ScoresFormatError(f"{str(path)!r} holds no usable scores: {e}") from e
+
+
+def encode(scores: Scores) -> str:
+    """The text of a score file: JSON, one datapoint a line."""
+    lines = (f'  "{idx}": {json.dumps(dict(scores.per_datapoint[idx]))}' for idx in sorted(scores.per_datapoint))
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "split": scores.split,
+        "epoch": scores.epoch,
+        "directions": dict(scores.directions),
+        "aggregated": dict(scores.aggregated),
+        "non_finite": dict(scores.non_finite),
+    }
+    members = [f' "{key}": {json.dumps(value)}' for key, value in head.items()]
+    datapoints = ",\n".join(lines)
+    members.append(' "per_datapoint": {' + (f"\n{datapoints}\n " if datapoints else "") + "}")
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def decode(text: str | bytes) -> Scores:
+    """The scores in the text of a score file; ValueError says what is wrong with it."""
+    whole = json.loads(text)
+    scores = decode_head(whole)
+    per_datapoint = {
+        _index(key): _table(whole["per_datapoint"], key, fields.number, within="per_datapoint.")
+        for key in _table(whole, "per_datapoint", lambda value: value)
+    }
+    check_directions(scores, {name for each in per_datapoint.values() for name in each})
+    return replace(scores, per_datapoint={idx: per_datapoint[idx] for idx in sorted(per_datapoint)})
+
+
+def decode_head(whole: Any) -> Scores:
+    """All but the scores of each datapoint."""
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT!r}")
+    version = whole.get("version")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"its version is {version!r}, expected {VERSION}")
+    if version > VERSION:
+        raise ValueError(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
+    split, epoch = whole.get("split"), whole.get("epoch")
+    if split not in (None, *get_args(Split)):
+        raise ValueError(f"split is {split!r}")
+    if epoch is not None and type(epoch) is not int:
+        raise ValueError(f"epoch is {epoch!r}, expected a number or null")
+    return Scores(
+        _table(whole, "directions", fields.direction),
+        _table(whole, "aggregated", fields.number),
+        _table(whole, "non_finite", fields.count),
+        {},
+        split=split,
+        epoch=epoch,
+    )
+
+
+def check_directions(scores: Scores, names: set[str]) -> None:
+    """Every score of a datapoint has a direction."""
+    if unknown := sorted(names - scores.directions.keys()):
+        raise ValueError(f"directions has no entry for {unknown[0]!r}")
+
+
+def _table(whole: Any, key: str, read: Callable[[Any], V], *, within: str = "") -> dict[str, V]:
+    found = whole.get(key)
+    if not isinstance(found, dict):
+        raise ValueError(f"{within}{key} is {type(found).__name__}, expected an object")
+    table = {}
+    for name, value in found.items():
+        try:
+            table[name] = read(value)
+        except (ValueError, OverflowError) as e:
+            raise ValueError(f"{within}{key}.{name} is {str(value)[:40]!r}; {e}") from e
+    return table
+
+
+def _index(key: str) -> int:
+    if not key.removeprefix("-").isdecimal() or str(int(key)) != key:
+        raise ValueError(f"per_datapoint has the key {key[:40]!r}, expected a datapoint's index")
+    return int(key)
