@@ -19,11 +19,11 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 def _inner(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
     """The attribute under which a wrapper keeps the module it wraps; None for a module that is no wrapper."""
-    children = dict(module.named_children())
+    children = module._modules  # of a scripted module this is no dict
     for name in _WRAPPED:
-        if isinstance(child := children.get(name), torch.nn.Module):
+        if name in children and (child := children[name]) is not None:
             return name, child
-    if isinstance(module, _KEEP_IT_AS_MODULE) and isinstance(child := children.get("module"), torch.nn.Module):
+    if isinstance(module, _KEEP_IT_AS_MODULE) and (child := children["module"]) is not None:
         return "module", child
     return None
 
@@ -60,17 +60,25 @@ def is_pattern(name: str) -> bool:
     return any(c in name for c in "*?[")
 
 
+def _walk(model: torch.nn.Module, name: str) -> torch.nn.Module | None:
+    layer = unwrap(model)
+    for part in name.split(".") if name else ():
+        child = layer._modules[part] if part in layer._modules else None  # noqa: SIM401
+        if child is None:
+            return None
+        layer = unwrap(child)
+    return layer
+
+
 def get_layer_by_name(model: torch.nn.Module, layer_name: str) -> torch.nn.Module:
     """The layer with that dotted name; the empty name is the model itself.
 
     >>> get_layer_by_name(torch.nn.Sequential(torch.nn.ReLU()), "0")
     ReLU()
     """
+    if (layer := _walk(model, layer_name)) is not None:
+        return layer
     layers = dict(named_layers(model))
-    if layer_name in layers:
-        return layers[layer_name]
-    if layer_name == "":
-        return unwrap(model)
     try:  # the name as PyTorch spells it, wrappers and all
         return unwrap(model.get_submodule(layer_name))
     except AttributeError:

@@ -6,6 +6,7 @@ another thread drew in the meantime would be drawn again: this thread draws from
 
 from __future__ import annotations
 
+import _thread
 import os
 import random
 import threading
@@ -15,6 +16,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_threads = (
+    _thread._count
+)  # those made by Python and alive, besides the main one; a fifth of threading.active_count's cost
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 
@@ -57,7 +61,7 @@ class random_kept:  # used like torch.no_grad
     def __enter__(self) -> None:
         self._before = _States()
         self._others = (random.getstate(), np.random.get_state()) if self._python else None
-        self._apart = None if _alone() else _DrawnApart(self._before)
+        self._apart = None if _threads() <= QuietThread.alive else _DrawnApart(self._before)
         if self._apart is not None:
             self._apart.__enter__()  # type: ignore[no-untyped-call]
 
@@ -117,6 +121,7 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
             theirs.put_back()
 
 
-def _alone() -> bool:
-    """Whether no other thread that could draw is alive."""
-    return threading.active_count() - QuietThread.alive <= 1
+def alone() -> bool:
+    """Whether no other thread that could draw is alive, and no other generator than the CPU's: then the state of
+    `torch.default_generator` is all that has to be put back. Threads that were not made in Python are not seen."""
+    return _threads() <= QuietThread.alive and not (_CUDA and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

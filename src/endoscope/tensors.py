@@ -6,11 +6,11 @@ is what the writer thread calls before it looks at the bytes.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import datetime
 import enum
 import pathlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from endoscope.values import (
     DataclassValue,
     EnumValue,
+    Later,
     NamedTupleValue,
     Opaque,
     PerDatapoint,
@@ -164,32 +165,49 @@ def tensor_nbytes(t: torch.Tensor) -> int:
 
 
 class Snapshot:
-    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished."""
+    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished.
 
-    __slots__ = ("_events", "value")
+    ``finish`` is what remains to be made of the value, where a debugger returned a `Later`.
+    """
 
-    def __init__(self, value: Any, events: list[Any]) -> None:
+    __slots__ = ("_events", "finish", "value")
+
+    def __init__(self, value: Any, events: list[Any], finish: Callable[[Any], Any] | None = None) -> None:
         self.value = value
         self._events = events
+        self.finish = finish
 
     @classmethod
     def joined(cls, parts: list[Snapshot]) -> Snapshot:
         """Several snapshots as one, whose value is the list of theirs."""
-        return cls([p.value for p in parts], [e for p in parts for e in p._events])
+        finish = [p.finish for p in parts]
+        each = (lambda values: [f(v) if f else v for f, v in zip(finish, values, strict=True)]) if any(finish) else None
+        return cls([p.value for p in parts], [e for p in parts for e in p._events], each)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the bytes are in host memory."""
+        return not self._events
 
     @property
     def ready(self) -> bool:
-        return not self._events
+        """Whether ``value`` can be looked at as it is."""
+        return not self._events and self.finish is None
 
     def wait(self) -> Any:
-        """Block until the bytes have arrived in host memory. Called by the writer thread, never in a hook."""
+        """Block until the bytes have arrived in host memory, and finish. For the writer thread, never in a hook."""
         for event in self._events:
             event.synchronize()
         self._events = []
+        if self.finish is not None:
+            with _finishing:  # the writer thread may wait as the user looks
+                if self.finish is not None:
+                    self.value = self.finish(self.value)
+                    self.finish = None
         return self.value
 
 
-_SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
+_finishing = threading.Lock()
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -205,20 +223,34 @@ def snapshot(value: Any) -> Snapshot:
     On CUDA the copy is queued on the current stream into pinned memory and not waited for.
     """
     with without_gradient():
-        if type(value) is dict:  # the usual case, with as little Python as can be: it runs inside the user's forward
-            copied = {}
-            for k, v in value.items():
-                kind = type(v)
-                if kind is torch.Tensor and v.is_cpu and type(k) is str:
-                    copied[k] = _clone(v)
-                elif kind in _ATOMS and type(k) is str:
-                    copied[k] = v
-                else:
-                    break
+        return owned(value)
+
+
+def owned(value: Any) -> Snapshot:
+    """`snapshot` where gradient mode is off already: with as little Python as can be, for the user's forward waits."""
+    devices: set[torch.device] = set()
+    if type(value) is dict:
+        copied = {}
+        for k, v in value.items():
+            kind = type(v)
+            if type(k) is not str:
+                break
+            if kind is torch.Tensor and v.is_cpu and v.layout is _STRIDED:
+                copied[k] = v.clone(memory_format=_CONTIGUOUS)
+            elif kind in _ATOMS:
+                copied[k] = v
             else:
-                return Snapshot(copied, [])
-        devices: set[torch.device] = set()
-        return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
+                copied[k] = _map(partial(_own, devices), v, 1)
+        else:
+            return Snapshot(copied, [_event(d) for d in devices] if devices else [])
+    if type(value) is Later:
+        kept = owned(value.value)
+        kept.finish = value.finish
+        return kept
+    return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
+
+
+_STRIDED, _CONTIGUOUS = torch.strided, torch.contiguous_format
 
 
 def _own(devices: set[torch.device], v: Any) -> Any:
@@ -255,21 +287,11 @@ class without_gradient:  # used like torch.no_grad, at a tenth of its cost
 
 
 def _clone(t: torch.Tensor) -> torch.Tensor:
-    plain = type(t) in (torch.Tensor, torch.nn.Parameter)  # a subclass may have no memory of its own
-    if not plain:
+    if type(t) not in (torch.Tensor, torch.nn.Parameter):  # a subclass may have no memory of its own
         local = getattr(t, "to_local", None)  # a DTensor: this rank's shard, without talking to the others
         t = local() if local else t.as_subclass(torch.Tensor)
     if t.layout is torch.strided:
-        if t.is_quantized:
-            return t.detach().clone()
-        if t.is_neg() or t.is_conj():
-            t = t.resolve_conj().resolve_neg()
-        if not plain or t.numel() < _SPLIT_BY_TORCH or not t.is_contiguous():
-            return t.detach().clone(memory_format=torch.contiguous_format)
-        # clone() would split the copy over torch's threads, which then wait for each other while the writer has a core.
-        copy = torch.empty_like(t)
-        ctypes.memmove(copy.data_ptr(), t.data_ptr(), copy.nbytes)
-        return copy
+        return t.detach().clone(memory_format=torch.contiguous_format)
     if t.layout is torch._mkldnn:  # type: ignore[attr-defined]
         return t.detach().to_dense()
     return t.detach().clone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 
@@ -21,6 +21,14 @@ class WholeBatch:
     """A value that belongs to the whole batch, whatever its first dimension; made by `whole_batch`."""
 
     value: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Later:
+    """A value to be copied now, and what to make of the copy once the forward is over."""
+
+    value: Any
+    finish: Callable[[Any], Any]
 
 
 def per_datapoint(values: Sequence[Any]) -> Any:

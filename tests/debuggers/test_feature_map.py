@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
+from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.debuggers.feature_map import FeatureMapDebugger
+from endoscope.errors import DebuggerError
 from endoscope.pages.pickle_pages import one_datapoint
 
 
@@ -76,3 +79,49 @@ def test_as_a_hook_it_owns_what_it_saw() -> None:
     assert debugger.calls == "all"
     assert debugger.last_capture["feature_map"].tolist() == [[1.0, 1.0, 1.0]]
     assert not debugger.last_capture["feature_map"].requires_grad
+
+
+def captured(debugger: FeatureMapDebugger, tmp_path: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a `SequentialDebugger` returns and stores of a layer that is followed by an in-place one."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True))
+    config = [{"name": "map", "debugger_config": debugger}]
+    with SequentialDebugger(config, model, output_dir=tmp_path / "debugger", **options) as sequential:
+        sequential.enabled = True
+        outputs = model(torch.randn(2, 1, 6, 6))
+        seen = sequential({"outputs": outputs, "meta_info": {"idx": [3, 5]}}, model)
+    return seen, load_debug_outputs(tmp_path)[5]
+
+
+def test_in_a_run_the_numbers_are_those_of_the_layer(tmp_path: Path) -> None:
+    seen, stored = captured(FeatureMapDebugger("0"), tmp_path)
+    expected = see(seen["map"]["feature_map"])
+    assert seen["map"]["stats"] == expected["stats"]
+    assert min(seen["map"]["stats"]["min"]) < 0  # not of what the ReLU made of it
+    assert stored["map"]["stats"]["mean"] == expected["stats"]["mean"][1]
+    assert stored["map"]["layer_name"] == "0"
+
+
+def test_in_a_run_every_call_has_its_numbers(tmp_path: Path) -> None:
+    seen, _ = captured(FeatureMapDebugger("0", calls="all"), tmp_path)
+    assert [sorted(call) for call in seen["map"]] == [["feature_map", "layer_name", "stats"]]
+
+
+def test_a_subclass_that_processes_otherwise_is_asked(tmp_path: Path) -> None:
+    class Doubled(FeatureMapDebugger):
+        def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+            return {**super().process_forward(module, input, output), "double": output * 2}
+
+    seen, _ = captured(Doubled("0"), tmp_path)
+    assert torch.equal(seen["map"]["double"], seen["map"]["feature_map"] * 2)
+
+
+def test_numbers_that_cannot_be_computed_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(x: torch.Tensor) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("endoscope.debuggers.feature_map.summarize", fail)
+    seen, stored = captured(FeatureMapDebugger("0"), tmp_path)
+    assert seen == stored == {}
+    assert "out of memory" in load_debug_outputs(tmp_path).notes(5)["failures"]["map"]
+    with pytest.raises(DebuggerError, match="out of memory"):
+        captured(FeatureMapDebugger("0"), tmp_path / "raised", on_error="raise")

@@ -102,7 +102,7 @@ class Captures:
         }
         self._hooks.before_forward(root, self._begin, hidden=root in fused)
         for layer, debuggers in by_layer.items():
-            forward = tuple((n, d) for n, d in debuggers if isinstance(d, ForwardDebugger))
+            forward = tuple((n, d, d.hooked) for n, d in debuggers if isinstance(d, ForwardDebugger))
             backward = tuple((n, d) for n, d in debuggers if isinstance(d, BackwardDebugger))
             try:
                 self._hooks.forward(layer, partial(self._seen, forward, backward), hidden=layer in fused)
@@ -142,7 +142,7 @@ class Captures:
 
     def _seen(
         self,
-        forward: Sequence[tuple[str, ForwardDebugger]],
+        forward: Sequence[tuple[str, ForwardDebugger, Callable[..., Any]]],
         backward: Sequence[tuple[str, BackwardDebugger]],
         module: torch.nn.Module,
         input: Any,
@@ -158,11 +158,15 @@ class Captures:
                 return
             window = thread.window = Window(self._attached, 0)  # the user called a part of the model by itself
         if not again:
-            calls = window.calls
-            for name, debugger in forward:
+            guard, calls = self._guard, window.calls
+            for name, debugger, function in forward:
                 call = calls[name] = calls.get(name, 0) + 1
-                if not self._guard.muted(name):
-                    result = self._guard.call(name, debugger, debugger.process_forward, module, input, output)
+                if name in guard.failures and guard.muted(name):
+                    continue
+                result = guard.call(name, debugger, function, module, input, output)
+                if call == 1 and debugger.calls == "last" and type(result) is Snapshot and result.value is not None:
+                    window.captures[name] = {1: result}  # what `_keep` would do
+                else:
                     self._keep(window, name, debugger, call, result)
             for name, _ in backward:
                 calls[name] = calls.get(name, 0) + 1
@@ -220,11 +224,14 @@ class Captures:
             window = Window(self._attached, 0)
         else:
             unseen = _NOT_RUN if window.calls else _NONE_RAN
-        outputs = {
-            name: _joined(window.captures[name], all_calls=d.calls == "all")
-            for name, d in self._debuggers.items()
-            if name in window.captures
-        }
+        outputs: dict[str, Snapshot] = {}
+        for name, debugger in self._debuggers.items():
+            if name in window.captures:
+                seen = _joined(window.captures[name], all_calls=debugger.calls == "all")
+                if seen.finish is not None and (failure := self._guard.finish(name, seen)):
+                    window.failures[name] = failure
+                else:
+                    outputs[name] = seen
         notes: dict[str, dict[str, Any]] = {}
         absent = {
             n: self._guard.muted(n) or window.reasons.get(n) or (FUSED if self._fused(n, window) else unseen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +40,16 @@ class ForwardDebugger(BaseDebugger):
     @abstractmethod
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
         """Return what to keep. Called inside the forward, without gradient; the result is copied at once."""
+
+    @property
+    def hooked(self) -> Callable[[torch.nn.Module, Any, Any], Any]:
+        """What a hook calls: `process_forward`, or the ``process_later`` of a class that defines both."""
+        if "process_forward" not in vars(self):
+            for cls in type(self).__mro__:
+                if "process_forward" in vars(cls):
+                    later: Callable[..., Any] | None = getattr(self, "process_later", None)
+                    return later if later is not None and "process_later" in vars(cls) else self.process_forward
+        return self.process_forward
 
     def forward_hook_fn(self, module: torch.nn.Module, input: Any, output: Any) -> None:
         """The hook to register when this debugger is used alone."""

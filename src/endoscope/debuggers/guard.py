@@ -11,14 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.errors import DebuggerError
-from endoscope.randomness import random_kept
-from endoscope.tensors import Snapshot, snapshot, without_gradient
+from endoscope.randomness import alone, random_kept
+from endoscope.tensors import Snapshot, owned
 
 log = logging.getLogger("endoscope")
 
-_READY_MADE = "endoscope.debuggers."  # these draw nothing, or put it back themselves; their subclasses live elsewhere
+_READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, and no subclass of a user's
+_generator = torch.default_generator
+_is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 OnError = Literal["record", "raise"]
 FAILURES_TO_MUTE = 3
 
@@ -54,19 +58,45 @@ class Guard:
         return f"muted after {FAILURES_TO_MUTE} failures in a row, the last: {failures.last}"
 
     def call(self, name: str, debugger: BaseDebugger, function: Callable[..., Any], *args: Any) -> Snapshot | str:
-        """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure."""
-        try:
-            if type(debugger).__module__.startswith(_READY_MADE):
-                with without_gradient():
-                    result = snapshot(function(*args))
+        """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure.
+
+        Written out rather than called: in a hook a function costs many times what it costs elsewhere, because the model
+        has taken the caches.
+        """
+        random = state = None
+        if not type(debugger).__module__.startswith(_READY_MADE):
+            if debugger.uses_random or not alone():
+                random = random_kept(python=debugger.uses_random)
+                random.__enter__()
             else:
-                with random_kept(python=debugger.uses_random), without_gradient():
-                    result = snapshot(function(*args))
+                state = _generator.get_state()
+        gradient = _is_grad_enabled()
+        if gradient:
+            _set_grad_enabled(False)
+        try:
+            result = owned(function(*args))
         except Exception as e:  # noqa: BLE001
             return self.failed(name, e)
+        finally:
+            if _is_grad_enabled() != gradient:  # also where it was switched on inside
+                _set_grad_enabled(gradient)
+            if state is not None:
+                _generator.set_state(state)
+            elif random is not None:
+                random.__exit__(None, None, None)
         if self.failures and name in self.failures:
             self.failures[name].in_a_row = 0
         return result
+
+    def finish(self, name: str, seen: Snapshot) -> str | None:
+        """Finish what a debugger left for later, if its bytes are here; returns the message of a failure."""
+        if not seen.arrived:
+            return None
+        try:
+            seen.wait()
+        except Exception as e:  # noqa: BLE001
+            return self.failed(name, e)
+        return None
 
     def failed(self, name: str, error: Exception) -> str:
         """Take a failure into account; returns its message, or raises it for those who want that."""

@@ -27,6 +27,16 @@ def _ours(path: Path, rank: int | None, world_size: int) -> bool:
     return of == rank or (rank in (None, 0) and (of is None or rank is None or of >= world_size))
 
 
+def make_folder(folder: Path, key: str) -> None:
+    """Have a folder that can be written into; an error names the argument or config key that it was given as."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"{key}: cannot make the folder {str(folder)!r}: {e.strerror}; choose another") from e
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}: cannot write into {str(folder)!r}; choose another")
+
+
 def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overwrite: bool = False) -> None:
     """Make ``folder`` ready for new pages: it exists, can be written, and holds no pages of an earlier capture."""
     for p in check_folder(folder, rank=rank, world_size=world_size, overwrite=overwrite):
@@ -35,12 +45,7 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
 
 def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
     """Make ``folder`` if need be; returns the pages of an earlier capture, which are refused unless ``overwrite``."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise ConfigError(f"cannot make the folder {str(folder)!r} for pages: {e.strerror}") from e
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write into {str(folder)!r}; choose another output_dir")
+    make_folder(folder, "output_dir")
     old = [p for p in page_files(folder) if _ours(p, rank, world_size)]
     if old and not overwrite:
         raise FolderInUseError(

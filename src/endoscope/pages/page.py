@@ -52,16 +52,19 @@ def order(parsed: tuple[int, int | None, str] | None) -> tuple[int, int]:
 
 def write_all(fd: int, buffers: Sequence[Any]) -> int:
     """Write every buffer at the file's position, however many calls the kernel makes of it; returns the bytes."""
-    total = 0
+    total = sum(memoryview(b).nbytes for b in buffers)
+    done = os.writev(fd, buffers[:_IOV_MAX])
+    if done == total:
+        return total
     views = [memoryview(b).cast("B") for b in buffers]
-    while views:
-        done = os.writev(fd, views[:_IOV_MAX])
-        total += done
+    while True:
         while views and done >= len(views[0]):
             done -= len(views.pop(0))
+        if not views:
+            return total
         if done:
             views[0] = views[0][done:]
-    return total
+        done = os.writev(fd, views[:_IOV_MAX])
 
 
 class Page:

@@ -20,7 +20,7 @@ import torch
 
 from endoscope.errors import ConfigError, PageError
 from endoscope.pages import page
-from endoscope.pages.folders import check_folder, page_files, prepare_folder, replace_pages
+from endoscope.pages.folders import check_folder, make_folder, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 from endoscope.tensors import Snapshot
@@ -215,7 +215,7 @@ class PageStore:
             if moving and held:
                 old = self._checked(target, self._settings.overwrite if overwrite is None else overwrite)
             else:
-                target.mkdir(parents=True, exist_ok=True)
+                make_folder(target, "output_dir")
             counts = self._end() + self._unmoved
             if here is not None and moving and page_files(here):
                 try:

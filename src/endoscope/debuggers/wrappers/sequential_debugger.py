@@ -276,9 +276,9 @@ class _Arriving(dict[str, Any]):
         self._seen = seen
 
     def _arrived(self) -> dict[str, Any]:
-        for snapshot in self._seen.values():
-            snapshot.wait()
-        return dict(self)
+        for name in self._seen:
+            self[name]
+        return dict(super().items())
 
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()  # its being here makes dict(...) and {**...} ask for the values one by one
@@ -290,8 +290,9 @@ class _Arriving(dict[str, Any]):
         return other | self._arrived()
 
     def __getitem__(self, name: str) -> Any:
-        self._seen[name].wait()
-        return super().__getitem__(name)
+        value = self._seen[name].wait()
+        super().__setitem__(name, value)
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401

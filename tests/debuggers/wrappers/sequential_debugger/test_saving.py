@@ -288,3 +288,9 @@ def test_a_spool_that_is_not_there_is_found_at_construction(make: Any, tmp_path:
     for wrong in ("nowhere", "file"):
         with pytest.raises(ConfigError, match="spool_dir=.* is no folder that can be written into"):
             make(output_dir=None, spool_dir=tmp_path / wrong)
+
+
+def test_saving_nothing_into_a_folder_that_cannot_be_made(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="^output_dir: cannot make the folder"):
+        make(output_dir=None).save_all(tmp_path / "file" / "debugger")

@@ -1,0 +1,64 @@
+"""The short way of encoding what most debuggers return writes the same bytes as the general one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from endoscope.pages import encoding
+from endoscope.values import whole_batch
+
+MAPS = {"feature_map": torch.randn(1, 3, 4, 4), "second": torch.randn(2, 5)}
+VALUES: dict[str, Any] = {
+    "one map": {"feature_map": torch.randn(1, 3, 4, 4)},
+    "two maps": MAPS,
+    "with numbers": {**MAPS, "mean": 0.1, "count": 3, "none": None, "yes": True, "text": 'a "quoted" π\n'},
+    "not finite": {**MAPS, "mean": math.nan, "most": math.inf},
+    "nested": {**MAPS, "stats": {"mean": 0.25, "shape": [1, 3], "pair": (1, 2)}},
+    "nested tensor": {**MAPS, "stats": {"mean": torch.ones(2)}},
+    "array": {**MAPS, "array": np.arange(3)},
+    "two dtypes": {"small": torch.ones(3, dtype=torch.int8), "wide": torch.ones(2, dtype=torch.float64)},
+    "odd length": {"bytes": torch.ones(5, dtype=torch.uint8), "more": torch.ones(2, dtype=torch.uint8)},
+    "half": {"x": torch.ones(3, dtype=torch.float16)},
+    "bfloat16": {"x": torch.ones(3, dtype=torch.bfloat16)},
+    "bool": {"x": torch.tensor([True, False, True])},
+    "complex": {"x": torch.ones(3, dtype=torch.complex64)},
+    "0-d": {"x": torch.tensor(1.5)},
+    "empty": {"x": torch.ones(0, 3), "y": torch.ones(2)},
+    "transposed": {"x": torch.arange(6.0).view(2, 3).t()},
+    "sparse": {"x": torch.eye(3).to_sparse()},
+    "marked": {"x": whole_batch(torch.ones(2))},
+    "a key of ours": {"$": 1, "x": torch.ones(2)},
+    "keys of other types": {1: torch.ones(2)},
+    "odd keys": {'"': torch.ones(2), "a/b": torch.ones(2), "é\\": 1},
+    "no tensor": {"mean": 1.0},
+    "no dict": torch.ones(2),
+}
+
+
+def encoded(value: Any, idx: int | list[int]) -> tuple[bytes, bytes, int, list[encoding.Entry]]:
+    record = encoding.encode_record(idx, {"first": value, "second": {"x": torch.ones(3)}}, {})
+    return (
+        record.line(640),
+        b"".join(bytes(memoryview(b).cast("B")) for b in record.buffers),
+        record.nbytes,
+        record.entries,
+    )
+
+
+@pytest.mark.parametrize("idx", [7, [7, 9]])
+@pytest.mark.parametrize("name", VALUES)
+def test_the_same_bytes(monkeypatch: pytest.MonkeyPatch, name: str, idx: int | list[int]) -> None:
+    short = encoded(VALUES[name], idx)
+    monkeypatch.setattr(encoding, "_usual", lambda *_: None)
+    assert short == encoded(VALUES[name], idx)
+
+
+def test_the_short_way_is_taken() -> None:
+    record = encoding.Record(1, b"", [], 0)
+    assert encoding._usual(VALUES["with numbers"], "maps", record) is not None
+    assert record.nbytes == sum(t.nbytes for t in MAPS.values())
