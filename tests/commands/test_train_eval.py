@@ -65,6 +65,35 @@ def test_train_then_eval(tmp_path: Path) -> None:
     assert read_scores(tmp_path / "eval" / "evaluation_scores.json").aggregated == validation.aggregated
 
 
+OWN_KEYS = """
+from dataclasses import dataclass
+from endoscope.runners import Settings, SupervisedTrainer
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings(Settings):
+    margin: float = 0.5
+
+class Own(SupervisedTrainer):
+    settings_class = OwnSettings
+
+    def _train_step(self, datapoint):
+        return super()._train_step(datapoint) * self.settings.margin
+"""
+
+
+def test_a_key_of_the_runners_own_can_be_set(tmp_path: Path) -> None:
+    config = write(tmp_path, body=OWN_KEYS, changed="runner=Own")
+    assert invoke("train", config, "--set", "margin=0").exit_code == 0
+    losses = json.loads((tmp_path / "run" / "epoch_0" / "training_losses.json").read_text())["loss"]
+    assert set(losses) == {0.0}
+    for setting, message in (
+        ("margin=a", "margin: found 'a'; expected a number"),
+        ("margn=1", "margn: the config has no key 'margn'; closest: 'margin'"),
+    ):
+        result = invoke("train", config, "--set", setting)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
 def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = write(tmp_path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -300,6 +300,90 @@ def test_a_subclass_has_keys_of_its_own() -> None:
         MarginSettings.from_config(config(margin="a"), job="train")
     assert refusal(margin=1).startswith("margin: no such key")
     assert "margin" in key_names(MarginSettings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlainSettings(Settings):
+    whole: int = 0
+    part: float = 0.5
+    on: bool = False
+    where: Path = Path("a")
+    mode: Literal["a", "b"] = "a"
+    step: Literal[1, 2] = 1
+    perhaps: int | None = None
+    either: int | str = 0
+    several: list[int] = dataclasses.field(default_factory=list)
+    table: dict[str, int] | None = None
+    needed: str
+
+
+def plain(**changed: Any) -> PlainSettings:
+    return PlainSettings.from_config(config(**{"needed": "x", **changed}), job="train")
+
+
+def test_a_plain_annotation_is_kept_to() -> None:
+    settings = plain(whole=-3, part=2, on=True, where="b", mode="b", step=2, perhaps=4, either="t", several=[1])
+    assert (settings.whole, settings.part, settings.on, settings.where) == (-3, 2.0, True, Path("b"))
+    assert (settings.mode, settings.step, settings.perhaps, settings.either) == ("b", 2, 4, "t")
+    assert (settings.several, plain().several, plain(perhaps=None).perhaps) == ([1], [], None)
+    assert isinstance(settings.part, float)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("whole", 1.5, "found 1.5; expected a whole number"),
+        ("whole", True, "found True; expected a whole number"),
+        ("whole", "3", "found '3'; expected a whole number"),
+        ("part", "a", "found 'a'; expected a number"),
+        ("on", 1, "found 1; expected True or False"),
+        ("where", 3, "found 3; expected a path"),
+        ("mode", "c", "found 'c'; expected 'a' or 'b'"),
+        ("step", True, "found True; expected one of 1, 2"),
+        ("perhaps", "x", "found 'x'; expected a whole number, or None"),
+        ("either", 1.5, "found 1.5; expected a whole number, or a text"),
+        ("needed", None, "found None; expected a text"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_annotation(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: {re.escape(expected)}"):
+        plain(**{name: value})
+
+
+def test_other_annotations_are_not_checked() -> None:
+    assert plain(several="x", table=3).several == "x"  # type: ignore[comparison-overlap]
+
+
+def test_a_field_without_a_default_must_be_given() -> None:
+    with pytest.raises(
+        ConfigError, match="^needed: missing; needed to train: a setting of PlainSettings\nexpected a text$"
+    ):
+        PlainSettings.from_config(config(), job="train")
+
+
+def test_an_annotation_that_cannot_be_resolved_is_not_checked() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Local(Settings):
+        own: Nowhere = 0  # type: ignore[name-defined]  # noqa: F821
+
+    assert Local.from_config(config(own="x"), job="train").own == "x"
+
+
+def test_the_runner_of_the_document_has_its_keys() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    example: dict[str, Any] = {"__name__": __name__}
+    exec(next(block for block in blocks if "MarginTrainer" in block), example)
+    settings = example["MarginTrainer"].settings_class
+    assert settings.from_config(config(margin=1, warmup=3), job="train").warmup == 3
+    with pytest.raises(ConfigError, match="^margin: found -1; expected a number above 0"):
+        settings.from_config(config(margin=-1), job="train")
+
+
+def test_own_keys_have_rows_like_the_others() -> None:
+    rows = documented_keys(PlainSettings).splitlines()
+    assert "| `several` | `[]` | any value | a setting of PlainSettings |" in rows
+    assert "| `needed` | required | a text | a setting of PlainSettings |" in rows
+    assert "| `perhaps` | `None` | a whole number, or None | a setting of PlainSettings |" in rows
 
 
 # ---- the document

@@ -34,7 +34,8 @@ def run_config(
     path = config or config_filepath
     assert path is not None
     try:
-        return _run(job, apply_overrides(load_config(path), list(overrides)))
+        loaded = load_config(path)
+        return _run(job, apply_overrides(loaded, list(overrides), keys=_keys(loaded.get("runner"))))
     except Interrupted as e:
         after = "the same command resumes it after the last whole epoch" if job == "train" else "start it again"
         if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks
@@ -43,6 +44,15 @@ def run_config(
     except KeyboardInterrupt:  # before the run began, or for the second time
         click.echo("interrupted", err=True)
         sys.exit(128 + signal.SIGINT)
+
+
+def _keys(runner: Any) -> Sequence[str]:
+    """The keys that may be set: those of the config's own runner."""
+    from endoscope.runners.runner import BaseRunner
+    from endoscope.runners.settings import key_names
+
+    known = isinstance(runner, type) and issubclass(runner, BaseRunner)
+    return key_names(runner.settings_class if known else BaseRunner.settings_class)
 
 
 def _run(job: Literal["train", "eval"], settings: dict[str, Any]) -> Any:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
 
@@ -42,6 +43,65 @@ def anything() -> Kind:
     return Kind("any value", lambda value: value)
 
 
+def annotated(annotation: Any) -> Kind:
+    """What a plain annotation says: bool, int, float, str, Path, a Literal, and unions of these and None.
+
+    >>> annotated(int | None).expected
+    'a whole number, or None'
+    >>> annotated(dict[str, int]).expected
+    'any value'
+    """
+    plain = {bool: flag, int: integer, float: number, str: text, Path: path}
+    if annotation in plain:
+        return plain[annotation]()
+    if get_origin(annotation) is Literal:
+        return literal(*get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        members = [annotated(member) for member in get_args(annotation) if member is not NoneType]
+        if not any(member.expected == anything().expected for member in members):
+            kind = either(*members)
+            return optional(kind) if NoneType in get_args(annotation) else kind
+    return anything()
+
+
+def integer() -> Kind:
+    return Kind("a whole number", _of_type(int))
+
+
+def number() -> Kind:
+    def read(value: Any) -> float:
+        if type(value) not in (int, float):
+            raise Refused
+        return float(value)
+
+    return Kind("a number", read)
+
+
+def text() -> Kind:
+    return Kind("a text", _of_type(str))
+
+
+def _of_type(wanted: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not wanted:
+            raise Refused
+        return value
+
+    return read
+
+
+def literal(*values: Any) -> Kind:
+    if all(isinstance(value, str) for value in values):
+        return choice(*values)
+
+    def read(value: Any) -> Any:
+        if not any(type(value) is type(one) and value == one for one in values):
+            raise Refused
+        return value
+
+    return Kind(f"one of {', '.join(map(repr, values))}", read)
+
+
 def whole(*, at_least: int, at_most: int | None = None) -> Kind:
     def read(value: Any) -> int:
         if type(value) is not int or value < at_least or (at_most is not None and value > at_most):
@@ -62,12 +122,7 @@ def positive() -> Kind:
 
 
 def flag() -> Kind:
-    def read(value: Any) -> bool:
-        if type(value) is not bool:
-            raise Refused
-        return value
-
-    return Kind("True or False", read)
+    return Kind("True or False", _of_type(bool))
 
 
 def a_class() -> Kind:

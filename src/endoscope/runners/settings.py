@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,6 @@ class Key:
         return self.default_text or f"`{default!r}`"
 
 
-_PLAIN = Key(kinds.anything(), "", (), _BOTH, None)
-"""A field that a subclass adds without `key`."""
-
-
 def key(
     kind: Kind,
     meaning: str,
@@ -73,6 +70,7 @@ class Settings:
     >>> @dataclass(frozen=True, kw_only=True)
     ... class MarginSettings(Settings):
     ...     margin: float = key(kinds.positive(), "the margin of the loss", default=0.2)
+    ...     warmup: int | None = None           # checked as far as the annotation is a plain one
     """
 
     work_dir: Path = key(kinds.path(), "the folder of the run; made when it does not exist", required=_BOTH)
@@ -195,7 +193,21 @@ class Settings:
     @classmethod
     def _keys(cls) -> Iterator[tuple[str, Key, Any]]:
         for field in dataclasses.fields(cls):
-            yield field.name, field.metadata.get("key", _PLAIN), field.default
+            yield field.name, field.metadata.get("key") or _plain_key(cls, field), _default(field)
+
+
+def _plain_key(settings: type[Settings], field: dataclasses.Field[Any]) -> Key:
+    """A field that a subclass adds without `key`: its annotation says what fits."""
+    try:
+        annotation = typing.get_type_hints(settings).get(field.name)
+    except (NameError, TypeError):  # it names what only a type checker imports
+        annotation = None
+    required = _BOTH if _default(field) is dataclasses.MISSING else ()
+    return Key(kinds.annotated(annotation), f"a setting of {settings.__name__}", required, _BOTH, None)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def key_names(settings: type[Settings] = Settings) -> Sequence[str]:
