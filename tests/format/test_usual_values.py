@@ -20,6 +20,8 @@ VALUES: dict[str, Any] = {
     "not finite": {**MAPS, "mean": math.nan, "most": math.inf},
     "nested": {**MAPS, "stats": {"mean": 0.25, "shape": [1, 3], "pair": (1, 2)}},
     "nested tensor": {**MAPS, "stats": {"mean": torch.ones(2)}},
+    "nested twice": {"a": {"b": {"c": torch.ones(2), "$": 3}}, "d": {}},
+    "records": {"maps": {**MAPS}, "values": [0.5] * 9, "stats": {"a": 1.0}, "info": {"path": "x"}},
     "array": {**MAPS, "array": np.arange(3)},
     "two dtypes": {"small": torch.ones(3, dtype=torch.int8), "wide": torch.ones(2, dtype=torch.float64)},
     "odd length": {"bytes": torch.ones(5, dtype=torch.uint8), "more": torch.ones(2, dtype=torch.uint8)},
@@ -54,11 +56,11 @@ def encoded(value: Any, idx: int | list[int]) -> tuple[bytes, bytes, int, list[e
 @pytest.mark.parametrize("name", VALUES)
 def test_the_same_bytes(monkeypatch: pytest.MonkeyPatch, name: str, idx: int | list[int]) -> None:
     short = encoded(VALUES[name], idx)
-    monkeypatch.setattr(encoding, "_usual", lambda *_: None)
+    monkeypatch.setattr(encoding._Usual, "block", lambda *_: None)
     assert short == encoded(VALUES[name], idx)
 
 
 def test_the_short_way_is_taken() -> None:
     record = encoding.Record(1, b"", [], 0)
-    assert encoding._usual(VALUES["with numbers"], "maps", record) is not None
+    assert encoding._Usual.block(VALUES["with numbers"], "maps", record) is not None
     assert record.nbytes == sum(t.nbytes for t in MAPS.values())
