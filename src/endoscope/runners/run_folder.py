@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import torch
 
 from endoscope import __version__
 from endoscope.errors import ConfigError
+from endoscope.runners.lock import FolderLock
 from endoscope.runs import layout
 from endoscope.runs.about import FORMAT, VERSION, Job, Status
 from endoscope.runs.atomic import remove_leftovers, write_json
@@ -38,24 +40,50 @@ class RunFolder:
     def __init__(self, work_dir: Path, *, job: Job) -> None:
         self.path = work_dir
         self._job = job
+        self._lock = FolderLock(work_dir)
         self._about: dict[str, Any] = {}
         self._progress: dict[str, Any] = {"epochs": []}
         self._beat = time.monotonic()
 
+    # ---- one run at a time
+    def in_use(self) -> str:
+        """Who else is running in the folder now, as a sentence; empty when nobody is, or when it is another job's."""
+        other = read_object(self.path / layout.RUN)
+        if other.get("job", self._job) != self._job or self._lock.is_free():
+            return ""
+        return self._users(other)
+
+    def claim(self) -> str:
+        """Have the folder until `release`; who else has it, as a sentence, where that cannot be."""
+        return "" if self._lock.take() else self._users(read_object(self.path / layout.RUN))
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def _users(self, other: Mapping[str, Any]) -> str:
+        who = "another process has been running there"
+        if other.get("status") == "running":
+            since = other.get("attempt_started") or other.get("started")
+            who = f"process {other.get('pid')} on {other.get('host')} has been running there since {since}"
+        return f"work_dir: {str(self.path)!r} is in use: {who}; wait until it ends, or choose another folder"
+
+    # ---- run.json, config.json
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
         for folder in (self.path, *layout.epoch_folders(self.path).values()):
             remove_leftovers(folder)
         earlier = read_object(self.path / layout.RUN)
-        attempts = earlier.get("attempts")
+        attempts, now = earlier.get("attempts"), _now()
         self._about = {
             "format": FORMAT,
             "version": VERSION,
             "job": self._job,
             "status": "running",
-            "started": earlier.get("started") or _now(),
+            "started": earlier.get("started") or now,
+            "attempt_started": now,
             "attempts": (attempts if type(attempts) is int else 0) + 1,
             "command": sys.argv,
+            "host": socket.gethostname(),
             "pid": os.getpid(),
             "git": _git(),
             "versions": {

@@ -58,6 +58,7 @@ class BaseRunner:
         self.work_dir = self.settings.work_dir
         make_work_dir(self.work_dir)
         self.folder = RunFolder(self.work_dir, job=self.job)
+        self._refuse(self.folder.in_use() if self.ranks.first else "")
         self.progress = progress(first_rank=self.ranks.first)
         self._interrupt = Interrupt()
         self._pages: list[DatapointPages] = []
@@ -203,7 +204,7 @@ class BaseRunner:
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         """Within this block the run is running; afterwards its folder says how it ended."""
-        with self._interrupt:
+        with self._claimed(), self._interrupt:
             if self.ranks.first:
                 self.folder.begin(self._about(), as_json(self.config))
             broken = True
@@ -218,6 +219,20 @@ class BaseRunner:
                 raise
             finally:
                 self.ranks.leave(broken=broken)
+
+    @contextlib.contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Within this block nobody else runs in the folder."""
+        self._refuse(self.folder.claim() if self.ranks.first else "")
+        try:
+            yield
+        finally:
+            self.folder.release()
+
+    def _refuse(self, reason: str) -> None:
+        """End every rank when rank 0 has a reason."""
+        if reason := self.ranks.agreed(reason):
+            raise ConfigError(reason)
 
     def _failed(self, error: BaseException) -> None:
         """Note how the run ended, and raise the reason where ``error`` is only a consequence."""
