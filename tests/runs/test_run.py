@@ -22,6 +22,7 @@ from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runs import Run, RunNotFoundError, layout
 from endoscope.runs import run as run_module
 from endoscope.runs.atomic import write_json
+from endoscope.runs.process import identity
 from endoscope.runs.scores import write_scores
 from endoscope.tensors import snapshot
 
@@ -336,7 +337,7 @@ def test_too_many_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 # ---------------------------------------------------------------- a live run
 def test_the_growth_of_a_live_run_is_seen(tmp_path: Path) -> None:
-    run = Run(make_training(tmp_path, status="running"))
+    run = Run(make_training(tmp_path, status="running", process=identity(os.getpid())))
     assert looked_at(run) == {**WHOLE, "status": "running"}
     (tmp_path / "epoch_2").mkdir()
     write_json(tmp_path / "progress.json", {**PROGRESS, "now": {"stage": "epoch 2 validation"}})

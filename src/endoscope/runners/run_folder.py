@@ -23,7 +23,7 @@ import torch
 from endoscope import __version__
 from endoscope.errors import ConfigError
 from endoscope.runners.lock import FolderLock
-from endoscope.runs import layout
+from endoscope.runs import layout, process
 from endoscope.runs.about import FORMAT, VERSION, Job, Status
 from endoscope.runs.atomic import remove_leftovers, write_json
 from endoscope.runs.files import read_object
@@ -85,6 +85,7 @@ class RunFolder:
             "command": sys.argv,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "process": process.identity(os.getpid()),
             "git": _git(),
             "versions": {
                 "endoscope": __version__,

@@ -28,11 +28,15 @@ class About:
     status: Status | None = None
     error: str | None = None
     started: datetime | None = None
+    attempt_started: datetime | None = None
     updated: datetime | None = None
     ended: datetime | None = None
     attempts: int | None = None
     command: tuple[str, ...] | None = None
+    host: str | None = None
     pid: int | None = None
+    process: str | None = None
+    """Of rank 0, as `endoscope.runs.process.identity` has it."""
     seed: int | None = None
     device: str | None = None
     precision: str | None = None
@@ -62,11 +66,14 @@ def read_about(file: BinaryIO) -> Decoded[About]:
         status=f.take("status", _one_of(Status)),
         error=f.take("error", fields.text),
         started=f.take("started", fields.time),
+        attempt_started=f.take("attempt_started", fields.time),
         updated=f.take("updated", fields.time),
         ended=f.take("ended", fields.time),
         attempts=f.take("attempts", fields.count),
         command=f.take("command", fields.texts),
+        host=f.take("host", fields.text),
         pid=f.take("pid", fields.count),
+        process=f.take("process", fields.text),
         seed=f.take("seed", fields.count),
         device=f.take("device", fields.text),
         precision=f.take("precision", fields.text),

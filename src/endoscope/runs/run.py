@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -18,7 +19,7 @@ from endoscope.errors import EndoscopeError, PageError
 from endoscope.pages.files import Listing, sort_names
 from endoscope.pages.reader import DebugOutputs
 from endoscope.runs import fields, layout
-from endoscope.runs.about import About, Status, read_about
+from endoscope.runs.about import About, read_about
 from endoscope.runs.fields import Direction
 from endoscope.runs.files import (
     MB,
@@ -34,6 +35,7 @@ from endoscope.runs.files import (
 )
 from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
+from endoscope.runs.status import Status, true_status
 
 Kind = Literal["training", "evaluation", "unknown"]
 
@@ -94,8 +96,22 @@ class Run:
         return "evaluation" if layout.scores_file("evaluation") in names else "unknown"
 
     @property
-    def status(self) -> Status | Literal["unknown"]:
-        return self.about.status or "unknown"
+    def status(self) -> Status:
+        """As run.json says; but ``died`` when it says ``running`` and the process is gone, or has long been silent."""
+        return true_status(self.about, self.last_heard, now=datetime.now(UTC))
+
+    @property
+    def status_text(self) -> str:
+        """The status with what goes with it: the error, or when a run that died was last heard from."""
+        status, about = self.status, self.about
+        if status == "died":
+            return f"died; last heard from {_shown(self.last_heard)}"
+        return f"{status}: {about.error}" if status in ("failed", "interrupted") and about.error else status
+
+    @property
+    def last_heard(self) -> datetime | None:
+        """When run.json or progress.json was last written, by the clock of the machine that wrote it."""
+        return max((at for at in (self.about.updated, self.progress.updated) if at is not None), default=None)
 
     @property
     def config(self) -> Any:
@@ -208,7 +224,7 @@ class Epoch:
 
     def _is_whole(self) -> bool:
         """Whether its files must be there: those of the last epoch may be yet to come, or will be computed again."""
-        return self.run.status == "finished" or self.run.epochs[-1:] not in ([], [self])
+        return self.run.about.status == "finished" or self.run.epochs[-1:] not in ([], [self])
 
     @property
     def _files(self) -> Files:
@@ -263,6 +279,10 @@ def _listed(root: Path, name: str) -> tuple[tuple[tuple[str, Identity], ...], Li
         there = sort_names(found)
         lines = [*there.catalogues, *(line for page in there.pages if (line := f"{page}.jsonl") in found)]
         return tuple((line, identity(found[line].stat(follow_symlinks=False))) for line in lines), there
+
+
+def _shown(at: datetime | None) -> str:
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "never"
 
 
 def _read_plain(file: BinaryIO) -> Decoded[Any]:
