@@ -211,6 +211,16 @@ class Snapshot:
 _finishing = threading.Lock()
 
 
+def ready_values(snapshots: Mapping[str, Snapshot]) -> dict[str, Any] | None:
+    """Their values by name; None when one of them must be waited for."""
+    values = {}
+    for name, s in snapshots.items():
+        if s._events or s.finish is not None:
+            return None
+        values[name] = s.value
+    return values
+
+
 def snapshot(value: Any) -> Snapshot:
     """Copy ``value`` once to host memory, detached, so that nothing done later to the original can change it.
 

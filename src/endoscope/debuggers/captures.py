@@ -134,7 +134,7 @@ class Captures:
     def _begin(self, module: torch.nn.Module, input: Any) -> None:
         if self._thread.paused or _graph_task() != -1:  # where checkpointing computes a forward again
             return
-        if _calls_itself(module):
+        if self._thread.window is not None and _calls_itself(module):
             return
         before = self._forget()
         self._thread.window = Window(self._attached, 1 if before is None else before.forwards + 1)
@@ -226,12 +226,15 @@ class Captures:
             unseen = _NOT_RUN if window.calls else _NONE_RAN
         outputs: dict[str, Snapshot] = {}
         for name, debugger in self._debuggers.items():
-            if name in window.captures:
-                seen = _joined(window.captures[name], all_calls=debugger.calls == "all")
+            captures = window.captures.get(name)
+            if captures is not None:
+                (seen,) = captures.values() if debugger.calls == "last" else (_joined(captures),)
                 if seen.finish is not None and (failure := self._guard.finish(name, seen)):
                     window.failures[name] = failure
                 else:
                     outputs[name] = seen
+        if len(outputs) == len(self._debuggers) and window.forwards == 1 and max(window.calls.values(), default=0) == 1:
+            return outputs, {}  # as usual
         notes: dict[str, dict[str, Any]] = {}
         absent = {
             n: self._guard.muted(n) or window.reasons.get(n) or (FUSED if self._fused(n, window) else unseen)
@@ -293,9 +296,7 @@ def _fill(places: Any, grads: Sequence[torch.Tensor | None]) -> Any:
     return _fill(fields, grads) if isinstance(fields, dict) else places
 
 
-def _joined(captures: dict[int, Snapshot], *, all_calls: bool) -> Snapshot:
-    if not all_calls:
-        return next(iter(captures.values()))
+def _joined(captures: dict[int, Snapshot]) -> Snapshot:
     return Snapshot.joined([captures[k] for k in sorted(captures)])
 
 

@@ -19,7 +19,7 @@ from endoscope.errors import PageError
 from endoscope.pages.encoding import Record, encode_record
 from endoscope.pages.sink import PageSink, Unencoded
 from endoscope.randomness import QuietThread
-from endoscope.tensors import Snapshot, nbytes
+from endoscope.tensors import Snapshot, nbytes, ready_values
 
 log = logging.getLogger("endoscope")
 
@@ -100,8 +100,9 @@ class PageWriter:
         if self.foreign:
             return False
         item: Record | Unencoded
-        if self._encode and all(s.ready for s in outputs.values()):
-            item = encode_record(idx, {k: s.value for k, s in outputs.items()}, notes)
+        values = ready_values(outputs) if self._encode else None
+        if values is not None:
+            item = encode_record(idx, values, notes)
             size = item.nbytes + len(item.body)
         else:
             size = sum(nbytes(s.value) for s in outputs.values()) + 1024

@@ -22,7 +22,7 @@ from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.tensors import Snapshot
+from endoscope.tensors import Snapshot, ready_values
 
 log = logging.getLogger("endoscope")
 
@@ -163,15 +163,19 @@ class SequentialDebugger(BaseDebugger):
                 for name, debugger in self._after.items():
                     self._run(name, debugger, datapoint, self.model if model is None else model, seen, notes)
             seen = {name: seen[name] for name in self.debuggers if name in seen}
+        if "absent" in notes:
+            self._tell_absent(notes)
+        self._store.put(idx, seen, notes)
+        return handed_out(seen)
+
+    def _tell_absent(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
         if self._captures.nothing_ran(notes):
             self._tell(
                 "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
                 "that was compiled inside a function or a method calls no hooks"
             )
-        if FUSED in notes.get("absent", {}).values():
+        if FUSED in notes["absent"].values():
             self._tell(f"a watched layer was left out: {FUSED}")
-        self._store.put(idx, seen, notes)
-        return handed_out(seen)
 
     def _run(
         self,
@@ -327,6 +331,5 @@ class _Arriving(dict[str, Any]):
 
 def handed_out(seen: Mapping[str, Snapshot]) -> dict[str, Any]:
     """What a call returns: the values themselves, or on a device a dict that waits when it is looked at."""
-    if all(s.ready for s in seen.values()):
-        return {name: s.value for name, s in seen.items()}
-    return _Arriving(seen)
+    values = ready_values(seen)
+    return values if values is not None else _Arriving(seen)
