@@ -1,0 +1,244 @@
+// Draws one captured value (an Item of docs/viewer-api.md) by its renderer, with its statistics and its Python.
+
+import { announce, h, replace } from "./dom.js";
+import { histogram, lineChart, runColour, runDash } from "./charts.js";
+import { count, number, shape, show } from "./format.js";
+
+const WIDE = new Set(["channels", "table", "line", "attention", "text"]);
+
+// An address of the server with another parameter; only addresses of pictures are ever asked for.
+function picture(src, parameters = {}) {
+  if (typeof src !== "string" || !src.startsWith("/api/image")) return "";
+  const url = new URL(src, location.origin);
+  for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
+  return url.pathname + url.search;
+}
+
+// Small pictures are enlarged by a whole number, so that a pixel stays a square.
+function fitted(width, height, side) {
+  const longest = Math.max(width, height, 1);
+  if (longest >= side) return { width: Math.round((width * side) / longest), height: Math.round((height * side) / longest), pixels: false };
+  const factor = Math.max(1, Math.floor(side / longest));
+  return { width: width * factor, height: height * factor, pixels: factor > 1 };
+}
+
+function img(src, width, height, alt, side) {
+  const size = fitted(width, height, side);
+  return h("img", { src: picture(src), width: size.width, height: size.height, alt, class: size.pixels ? "pixels" : null, decoding: "async" });
+}
+
+function ofText(body, one) {
+  if (body.shown === undefined || body.of === undefined || body.shown === null || body.of === null) return null;
+  return `${count(body.shown)} of ${count(body.of)} ${one}`;
+}
+
+function ramp(range, colours) {
+  if (!range) return null;
+  const bar = h("span.bar.viridis", { "aria-hidden": "true" });
+  if (Array.isArray(colours) && colours.length > 1) bar.style.background = `linear-gradient(90deg, ${colours.join(", ")})`;
+  return h("span.legend.ramp", { style: { margin: "0" } }, h("span.ramp", {}, show(range[0]), bar, show(range[1])));
+}
+
+function zoom(item, index, total) {
+  const body = item.body;
+  const image = h("img", { alt: "" });
+  const title = h("h2", {});
+  const dialog = h("dialog", { "aria-label": `Channel of ${item.name}` });
+  let at = index;
+  const turn = (to) => {
+    at = Math.min(total - 1, Math.max(0, to));
+    title.textContent = `${item.name}, channel ${at} of ${total}`;
+    image.alt = title.textContent;
+    image.src = picture(body.src, { zoom: at });
+    back.disabled = at === 0;
+    on.disabled = at === total - 1;
+  };
+  const back = h("button", { onclick: () => turn(at - 1) }, "← previous");
+  const on = h("button", { onclick: () => turn(at + 1) }, "next →");
+  const [tw, th] = body.tile || [64, 64];
+  const size = fitted(tw, th, 480);
+  image.width = size.width;
+  image.height = size.height;
+  replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))), image,
+    h("p.sub", { style: { "margin-top": "8px" } }, ramp(body.range, body.colours)));
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowLeft") turn(at - 1);
+    else if (event.key === "ArrowRight") turn(at + 1);
+    event.stopPropagation();
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  turn(at);
+  dialog.showModal();
+}
+
+function channels(item, { small, alt, side }) {
+  const body = item.body;
+  const [tw, th] = body.tile || [32, 32];
+  const width = body.width || body.columns * tw;
+  const height = body.height || body.rows * th;
+  if (small) return img(body.src, width, height, alt, side || 240);
+  const scale = Math.max(1, Math.floor(48 / tw));
+  const image = h("img", { src: picture(body.src), width: width * scale, height: height * scale, alt, class: scale > 1 ? "pixels" : null });
+  const first = { page: 0 };
+  const text = h("span.mono", {}, ofText(body, "channels"));
+  const pages = Math.ceil(body.of / Math.max(1, body.shown));
+  const turn = (to) => {
+    first.page = to;
+    image.src = picture(body.src, { page: to });
+    const from = to * body.shown;
+    const until = Math.min(body.of, from + body.shown);
+    text.textContent = `channels ${from} to ${until - 1} of ${body.of}`;
+    back.disabled = to === 0;
+    on.disabled = to === pages - 1;
+    announce(text.textContent);
+  };
+  const back = h("button.small.icon", { "aria-label": "previous channels", disabled: true, onclick: () => turn(first.page - 1) }, "←");
+  const on = h("button.small.icon", { "aria-label": "next channels", onclick: () => turn(first.page + 1) }, "→");
+  const pick = (event) => {
+    const box = image.getBoundingClientRect();
+    const keyboard = event.clientX === 0 && event.clientY === 0;
+    const column = keyboard ? 0 : Math.floor(((event.clientX - box.left) / box.width) * body.columns);
+    const row = keyboard ? 0 : Math.floor(((event.clientY - box.top) / box.height) * body.rows);
+    const index = first.page * body.shown + row * body.columns + column;
+    if (index < body.of) zoom(item, index, body.of);
+  };
+  const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a channel of ${item.name}`, onclick: pick }));
+  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, ramp(body.range, body.colours))];
+}
+
+function attention(item, { small, alt, side }) {
+  const body = item.body;
+  const [tw, th] = Array.isArray(body.tile) ? body.tile : [body.tile || 64, body.tile || 64];
+  const columns = body.columns || body.shown || body.heads || 1;
+  const width = body.width || columns * tw;
+  const height = body.height || (body.rows || 1) * th;
+  if (small) return img(body.src, width, height, alt, side || 240);
+  const scale = Math.max(1, Math.min(4, Math.floor(120 / tw)));
+  return [
+    h("img", { src: picture(body.src), width: width * scale, height: height * scale, alt, class: "pixels" }),
+    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), ramp(body.range, body.colours)),
+    body.tokens ? h("div.tokens", { role: "list", "aria-label": "tokens" }, body.tokens.map((t) => h("span", { role: "listitem" }, t))) : null,
+  ];
+}
+
+function mask(item, { small, alt, side }) {
+  const body = item.body;
+  const image = img(body.src, body.width, body.height, alt, side || 176);
+  if (small) return image;
+  return h("div.pair", {}, image,
+    h("div.classes", {}, (body.classes || []).map((c) =>
+      h("span", {}, h("i.swatch", { style: { background: c.colour } }), c.name ?? c.index, h("span.faint.mono", {}, ` ${show(number(c.share) * 100)} %`)))));
+}
+
+function heatmap(item, { small, alt, side }) {
+  const body = item.body;
+  const alone = img(body.src, body.width, body.height, alt, side || 144);
+  if (small) return alone;
+  const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, 144), h("figcaption", {}, "over the input")) : null;
+  return [
+    h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
+    h("div.under", {}, ramp(body.range, body.colours)),
+  ];
+}
+
+function line(item, { small }) {
+  const body = item.body;
+  const series = body.series.map((one, i) => ({
+    name: one.name || item.name, colour: runColour(i), dash: runDash(i), x: one.values.map((_, k) => k), y: one.values,
+  }));
+  const chart = lineChart({ label: `${item.name} as a line`, series, height: small ? 120 : 160, xname: "at" });
+  chart.style.width = small ? "240px" : "min(100%, 560px)";
+  return [chart, h("div.under", {}, h("span.mono", {}, ofText(body, "values")), series.length > 1 ? keys(series) : null)];
+}
+
+export function keys(series) {
+  return series.map((one) => h("span", {}, h("i.keyline", { style: { color: one.colour, "border-top-style": one.dash ? "dashed" : "solid" } }), one.name));
+}
+
+function tableOf(item) {
+  const body = item.body;
+  const numeric = body.columns.map((_, i) => body.rows.length > 0 && body.rows.every((row) => row[i] === null || typeof row[i] === "number" || /^-?(NaN|Infinity)$/.test(row[i])));
+  return [
+    h("div.scroll", { tabindex: body.rows.length > 10 ? "0" : null }, h("table", { "aria-label": item.name },
+      h("thead", {}, h("tr", {}, body.columns.map((c, i) => h(numeric[i] ? "th.num" : "th", { scope: "col" }, c)))),
+      h("tbody", {}, body.rows.map((row) => h("tr", {}, row.map((v, i) => h(numeric[i] ? "td.num" : "td", {}, numeric[i] ? show(v, 4) : v ?? "–"))))))),
+    body.of > body.shown ? h("div.under", {}, h("span.mono", {}, ofText(body, "rows"))) : null,
+  ];
+}
+
+const DRAW = {
+  image: (item, how) => [
+    img(item.body.src, item.body.width, item.body.height, how.alt, how.side || 144),
+    !how.small && item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "slices"))) : null,
+  ],
+  channels, attention, mask, heatmap, line,
+  histogram: (item, how) => histogram({ label: `histogram of ${item.name}`, edges: item.body.edges, counts: item.body.counts, width: how.small ? 220 : 320, height: how.small ? 96 : 120 }),
+  table: tableOf,
+  text: (item) => [h("pre.value", {}, item.body.text), item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "characters"))) : null],
+  scalar: (item) => h("div.scalar", {}, typeof item.body.value === "number" || /^-?(NaN|Infinity)$/.test(item.body.value) ? show(item.body.value, 5) : String(item.body.value ?? "–"),
+    item.body.name ? h("small", {}, item.body.name) : null),
+  problem: (item) => h("p.bad", {}, item.body.message),
+};
+
+// The value alone. `small` leaves out what stands around it; `side` is the longest side of a picture.
+export function drawBody(item, { small = false, side = null, epoch = null } = {}) {
+  const alt = `${item.name}${item.shape ? `, ${shape(item.shape)}` : ""}${epoch === null ? "" : `, epoch ${epoch}`}`;
+  const draw = DRAW[item.renderer];
+  try {
+    if (draw) return draw(item, { small, side, alt });
+    return h("p.soft", {}, `This viewer has no drawing for “${item.renderer}”. Its Python loads the value.`);
+  } catch (error) {
+    return h("p.bad", {}, `This value could not be drawn: ${error.message}`);
+  }
+}
+
+export function isPicture(item) {
+  return ["image", "channels", "mask", "attention", "heatmap"].includes(item.renderer);
+}
+
+export function statsLine(item) {
+  const stats = item.stats;
+  if (!stats) return null;
+  const one = (name, value, bad = false) => h(bad ? "span.bad" : "span", {}, `${name} `, h("b", {}, value));
+  return h("div.stats", { title: stats.over || null },
+    ["min", "mean", "max", "std"].filter((k) => stats[k] !== undefined).map((k) => one(k, show(stats[k]))),
+    one("NaN", count(stats.nan || 0), stats.nan > 0),
+    stats.inf ? one("Inf", count(stats.inf), true) : null,
+    h("span", {}, `of ${count(stats.count)}`));
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch (error) {
+    const area = h("textarea", { "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  button.textContent = "Copied";
+  announce("Copied to the clipboard");
+  setTimeout(() => (button.textContent = "Copy"), 1500);
+}
+
+export function drawItem(item, { extra = null, heading = "h4" } = {}) {
+  const code = h("div.snippet", { hidden: true });
+  const python = h("button.quiet.small", {
+    "aria-expanded": "false", "aria-label": `Python that loads ${item.name}`,
+    onclick: () => {
+      code.hidden = !code.hidden;
+      python.setAttribute("aria-expanded", String(!code.hidden));
+      if (!code.hidden && !code.childElementCount) {
+        const button = h("button.small", { onclick: () => copy(item.snippet, button) }, "Copy");
+        code.append(h("pre", { tabindex: "0", "aria-label": "Python" }, item.snippet), button);
+      }
+    },
+  }, "Python");
+  const what = [shape(item.shape), item.dtype, item.shape || item.dtype ? null : item.type].filter(Boolean).join(" ");
+  return h(`div.item${WIDE.has(item.renderer) ? ".wide" : ""}`, { data: { renderer: item.renderer, item: item.id } },
+    h("div.item-head", {}, h(`${heading}.name`, {}, item.name), h("span.what", {}, what), item.snippet ? python : null, extra),
+    drawBody(item), statsLine(item), code);
+}

@@ -1,0 +1,358 @@
+// The frame of all screens: routing by the history, the selection in the address, top bar, keyboard, live updates, theme.
+
+import { forget, fresh, get } from "./api.js";
+import { announce, failure, h, kind, replace } from "./dom.js";
+import { better } from "./format.js";
+import { href, parse, resolve, SCREENS } from "./selection.js";
+
+const NAMES = { runs: "Runs", curves: "Curves", map: "Score map", datapoint: "Datapoint", time: "Through time", compare: "Side by side", storage: "Storage" };
+const POLL_MS = 1000;
+const KEYS = [
+  [["j"], "next datapoint, in the order of the map"],
+  [["k"], "previous datapoint"],
+  [["←", "→"], "previous, next epoch"],
+  [["f"], "failures only"],
+  [["/"], "jump to a datapoint by its index"],
+  [["t"], "light or dark"],
+  [["?"], "this help"],
+  [["Esc"], "close what is open"],
+];
+
+const main = document.getElementById("main");
+let mounted = null; // the screen on the page: {screen, update, unmount}
+let stamp = null;
+let lost = false;
+
+const app = {
+  selection: parse(location),
+  list: { runs: [], problems: [] },
+  current: null,
+
+  href(changes = {}) {
+    return href({ ...app.selection, ...changes });
+  },
+
+  go(changes, { replace: instead = false } = {}) {
+    const before = app.selection.screen;
+    app.selection = { ...app.selection, ...changes };
+    const to = href(app.selection);
+    if (to !== location.pathname + location.search) history[instead ? "replaceState" : "pushState"](null, "", to);
+    if (before !== app.selection.screen) main.scrollTop = 0;
+    return show();
+  },
+
+  // A link inside the viewer: a real address, followed without loading the page again.
+  link(changes, ...children) {
+    return h("a", { href: app.href(changes), onclick: (event) => follow(event, changes) }, ...children);
+  },
+
+  setEpoch(epoch) {
+    const last = app.current.epochs.filter((e) => e.scores).at(-1);
+    const follows = app.current.live && last && last.epoch === String(epoch);
+    return app.go({ epoch: follows ? null : String(epoch) });
+  },
+
+  mapParameters() {
+    const { ids, epoch, metric } = app.current;
+    const { order, percentile } = app.selection;
+    return { run: ids, epoch, metric, order: order || "failures", percentile };
+  },
+
+  // The datapoints in the order of the map, as shown: all, or failures only.
+  async shown() {
+    if (!app.current.metric) return { indices: [], positions: [], data: null };
+    const data = await get("/api/map", app.mapParameters());
+    const positions = [];
+    const only = app.selection.only === "failures";
+    for (let i = 0; i < data.indices.length; i += 1) if (!only || data.fails.some((one) => one[i])) positions.push(i);
+    return { indices: positions.map((i) => data.indices[i]), positions, data };
+  },
+
+  // The datapoint in force: the selected one, or the first of the map.
+  async dp() {
+    if (app.selection.dp !== null && app.selection.dp !== "") return app.selection.dp;
+    const { indices } = await app.shown();
+    return indices.length ? String(indices[0]) : null;
+  },
+};
+
+function follow(event, changes) {
+  if (event.metaKey || event.ctrlKey || event.shiftKey || event.button > 0) return;
+  event.preventDefault();
+  app.go(changes);
+}
+
+// ---- the frame
+
+const parts = {};
+
+function buildFrame() {
+  const nav = document.getElementById("nav");
+  parts.links = Object.fromEntries(SCREENS.map((screen) => [screen, h("a", { onclick: (e) => follow(e, { screen }) }, NAMES[screen])]));
+  const links = parts.links;
+  replace(nav, links.runs, links.curves, links.map, links.datapoint, links.time, links.compare, h("p.group", {}, "Data"), links.storage,
+    h("p.version", {}, `endoscope ${document.body.dataset.version}`));
+  document.querySelector(".logo").addEventListener("click", (event) => follow(event, { screen: "runs" }));
+
+  parts.runName = h("span.name", {});
+  parts.runButton = h("button", { "aria-haspopup": "true", "aria-expanded": "false", "aria-label": "Runs to show", onclick: () => openMenu(parts.runList.hidden) }, parts.runName, h("span", { "aria-hidden": "true" }, "▾"));
+  parts.runList = h("div.list", { hidden: true, role: "group", "aria-label": "Runs to show" });
+  parts.metric = h("select", { "aria-label": "metric", onchange: (event) => app.go({ metric: event.target.value }) });
+  parts.epoch = h("input", { type: "range", min: 0, "aria-label": "epoch", oninput: (event) => app.setEpoch(app.current.epochs[Number(event.target.value)].epoch) });
+  parts.epochText = h("output", {});
+  parts.epochControl = h("div.control", {}, h("span", { "aria-hidden": "true" }, "epoch"), parts.epoch, parts.epochText);
+  parts.metricControl = h("div.control", {}, h("span", { "aria-hidden": "true" }, "metric"), parts.metric);
+  parts.live = h("span.live", { hidden: true }, "live");
+  replace(document.getElementById("controls"),
+    h("div.control", {}, h("span", { "aria-hidden": "true" }, "run"), h("div.menu", {}, parts.runButton, parts.runList)),
+    parts.metricControl, parts.epochControl, parts.live);
+  document.addEventListener("click", (event) => {
+    if (!parts.runList.hidden && !event.target.closest(".menu")) openMenu(false);
+  });
+
+  parts.theme = h("button.icon", { "aria-label": "light or dark", title: "light or dark (t)", onclick: turnTheme }, "◐");
+  parts.help = h("button.icon", { "aria-label": "keyboard help", title: "keyboard (?)", onclick: help }, "?");
+  parts.search = h("input", {
+    type: "search", inputmode: "numeric", placeholder: "index", "aria-label": "jump to a datapoint by its index", style: { width: "88px" },
+    onkeydown: (event) => {
+      if (event.key === "Enter") jump(event.target.value);
+      if (event.key === "Escape") event.target.blur();
+    },
+  });
+  replace(document.getElementById("tools"), h("span.control.hint", {}, h("kbd", {}, "j"), h("kbd", {}, "k"), "datapoint", h("kbd", {}, "←"), h("kbd", {}, "→"), "epoch"), parts.search, parts.help, parts.theme);
+}
+
+function openMenu(open) {
+  parts.runList.hidden = !open;
+  parts.runButton.setAttribute("aria-expanded", String(open));
+  if (open) parts.runList.querySelector("input")?.focus();
+}
+
+app.toggleRun = (id, on) => {
+  const ids = app.current.ids.filter((one) => one !== id);
+  if (on) ids.push(id);
+  const order = app.list.runs.map((run) => run.id);
+  return app.go({ run: ids.sort((a, b) => order.indexOf(a) - order.indexOf(b)) });
+};
+
+function updateFrame() {
+  const { current, selection, list } = app;
+  for (const screen of SCREENS) {
+    const link = parts.links[screen];
+    link.setAttribute("href", app.href({ screen }));
+    if (screen === selection.screen) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${NAMES[selection.screen]} · ${current.runs.map((run) => run.name).join(", ") || "Endoscope"}`;
+  parts.runName.textContent = current.runs.length > 1 ? `${current.runs[0].name} + ${current.runs.length - 1}` : current.run ? current.run.name : "none";
+  const focused = document.activeElement?.dataset?.run;
+  replace(parts.runList, list.runs.map((run) => h("label", {},
+    h("input", { type: "checkbox", data: { run: run.id }, checked: current.ids.includes(run.id), onchange: (event) => app.toggleRun(run.id, event.target.checked) }),
+    h("span", {}, run.name), h("span.state", {}, run.status))));
+  if (focused) parts.runList.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
+  const names = current.metrics.map((m) => m.name).join("\n");
+  if (parts.metric.dataset.names !== names) {
+    parts.metric.dataset.names = names;
+    replace(parts.metric, current.metrics.map((m) => h("option", { value: m.name }, `${m.name} (${better(m.direction)})`)));
+  }
+  parts.metric.value = current.metric || "";
+  parts.metricControl.hidden = !current.metrics.length;
+  const at = current.epochs.findIndex((e) => e.epoch === current.epoch);
+  parts.epoch.max = String(Math.max(0, current.epochs.length - 1));
+  parts.epoch.value = String(Math.max(0, at));
+  parts.epoch.disabled = current.epochs.length < 2;
+  parts.epoch.setAttribute("aria-valuetext", `epoch ${current.epoch}`);
+  parts.epochText.textContent = current.epoch === null ? "–" : current.epoch;
+  parts.epochControl.hidden = !current.epochs.length;
+  parts.live.hidden = !current.live;
+  parts.live.textContent = current.follows ? "live" : "live, held at this epoch";
+}
+
+// ---- screens
+
+function emptyPage() {
+  return kind("No run here yet",
+    "This folder holds no run that can be read. A training writes one from its first step, and this page shows it by itself.",
+    h("p", {}, "To make one that is ready in a minute: ", h("code", {}, "endoscope demo"), ", then ", h("code", {}, "endoscope view"), " with its folder."),
+    app.list.problems.length ? h("ul.problems", {}, app.list.problems.map((text) => h("li", {}, text))) : null);
+}
+
+async function show() {
+  const { selection } = app;
+  app.current = resolve(selection, app.list.runs);
+  updateFrame();
+  if (!app.list.runs.length && selection.screen !== "runs") {
+    mounted = null;
+    main.className = "";
+    replace(main, h("h1.unseen", {}, NAMES[selection.screen]), emptyPage());
+    return;
+  }
+  if (!mounted || mounted.screen !== selection.screen) {
+    mounted?.unmount?.();
+    mounted = null;
+    const screen = selection.screen;
+    const module = await import(`./screens/${screen}.js`);
+    if (app.selection.screen !== screen) return; // another one was asked for meanwhile
+    if (!mounted || mounted.screen !== screen) {
+      main.className = screen === "map" ? "fixed" : "";
+      replace(main);
+      mounted = { screen, ...module.mount(main, app) };
+    }
+  }
+  const now = mounted;
+  try {
+    await now.update();
+  } catch (error) {
+    if (now === mounted) announce(error.message);
+    throw error;
+  } finally {
+    main.setAttribute("aria-busy", "false");
+    main.dataset.ready = String(Number(main.dataset.ready || 0) + 1);
+  }
+}
+app.emptyPage = emptyPage;
+app.redraw = () => show();
+
+async function loadRuns() {
+  app.list = await fresh("/api/runs");
+}
+
+// ---- live: something of these runs changed on disk
+
+let banner = null;
+
+function connection(works) {
+  if (works !== lost) return;
+  lost = !works;
+  if (lost) {
+    banner = h("div.banner", { role: "alert", style: { position: "fixed", bottom: "12px", right: "16px", "z-index": "7", margin: "0" } }, "The server does not answer. Is endoscope view still running? Trying again.");
+    document.body.append(banner);
+  } else banner?.remove();
+}
+
+async function poll() {
+  try {
+    const ids = app.selection.screen === "runs" ? app.list.runs.map((run) => run.id) : app.current.ids;
+    const answer = await fresh("/api/stamp", { run: ids });
+    connection(true);
+    const key = ids.join(" ") + answer.stamp;
+    if (stamp !== null && stamp.ids === ids.join(" ") && stamp.key !== key) {
+      forget();
+      await loadRuns();
+      await show();
+    } else if (!app.list.runs.length || app.selection.screen === "runs") {
+      const before = JSON.stringify(app.list);
+      await loadRuns();
+      if (JSON.stringify(app.list) !== before) await show();
+    }
+    stamp = { ids: ids.join(" "), key };
+  } catch (error) {
+    if (error.status === 0) connection(false);
+  } finally {
+    setTimeout(poll, document.hidden ? POLL_MS * 5 : POLL_MS);
+  }
+}
+
+// ---- keyboard and theme
+
+function turnTheme() {
+  const dark = document.documentElement.dataset.theme !== "dark";
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  try {
+    localStorage.setItem("endoscope-theme", dark ? "dark" : "light");
+  } catch (error) {
+    announce("The choice cannot be kept in this browser.");
+  }
+  mounted?.themed?.();
+}
+
+function help() {
+  const dialog = h("dialog", { "aria-label": "Keyboard" });
+  replace(dialog, h("div.head", {}, h("h2", {}, "Keyboard"), h("div.push", {}, h("button", { onclick: () => dialog.close() }, "Close"))),
+    h("dl.keys", {}, KEYS.map(([names, text]) => [h("dt", {}, names.map((k) => h("kbd", {}, k))), h("dd", {}, text)])));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+async function step(by) {
+  const [{ indices }, dp] = await Promise.all([app.shown(), app.dp()]);
+  if (!indices.length) return;
+  const at = indices.findIndex((i) => String(i) === String(dp));
+  const to = at < 0 ? 0 : Math.min(indices.length - 1, Math.max(0, at + by));
+  if (at !== to) await app.go({ dp: String(indices[to]) }, { replace: app.selection.dp !== null });
+}
+
+function stepEpoch(by) {
+  const { epochs, epoch } = app.current;
+  const at = epochs.findIndex((e) => e.epoch === epoch);
+  const to = at + by;
+  if (to >= 0 && to < epochs.length) return app.setEpoch(epochs[to].epoch);
+  return null;
+}
+
+async function jump(text) {
+  const wanted = text.trim();
+  if (!/^\d+$/.test(wanted)) {
+    announce("An index is a whole number.");
+    return;
+  }
+  const changes = { dp: String(Number(wanted)) };
+  if (["runs", "curves", "storage"].includes(app.selection.screen)) changes.screen = "map";
+  parts.search.value = "";
+  parts.search.blur();
+  await app.go(changes);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") {
+    if (!parts.runList.hidden) {
+      openMenu(false);
+      parts.runButton.focus();
+    }
+    return;
+  }
+  const tag = event.target.tagName;
+  if (tag === "INPUT" && event.target.type !== "checkbox") return;
+  if (tag === "SELECT" || tag === "TEXTAREA" || document.querySelector("dialog[open]")) return;
+  const act = {
+    j: () => step(1), k: () => step(-1), ArrowRight: () => stepEpoch(1), ArrowLeft: () => stepEpoch(-1),
+    f: () => app.go({ only: app.selection.only === "failures" ? null : "failures" }),
+    "/": () => parts.search.focus(), "?": help, t: turnTheme,
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  Promise.resolve(act()).catch((error) => announce(error.message));
+});
+
+window.addEventListener("popstate", () => {
+  app.selection = parse(location);
+  show().catch((error) => announce(error.message));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
+  let kept = null;
+  try {
+    kept = localStorage.getItem("endoscope-theme");
+  } catch (error) {
+    kept = null;
+  }
+  if (kept) return;
+  document.documentElement.dataset.theme = event.matches ? "dark" : "light";
+  mounted?.themed?.();
+});
+
+async function start() {
+  buildFrame();
+  try {
+    await loadRuns();
+    await show();
+  } catch (error) {
+    if (!app.current) app.current = resolve(app.selection, []);
+    if (!mounted) replace(main, failure(error));
+    main.setAttribute("aria-busy", "false");
+  }
+  poll();
+}
+
+start();

@@ -1,0 +1,119 @@
+// Datapoint: inputs, labels, meta_info, outputs and debug outputs of one datapoint, each value drawn by what it is.
+
+import { get } from "../api.js";
+import { announce, failure, h, kind, replace, skeleton } from "../dom.js";
+import { better, show } from "../format.js";
+import { drawItem } from "../items.js";
+
+const FLAGS = { outputs: "outputs", debugger: "debugger" };
+
+function scores(answer) {
+  return h("dl.scores", {}, answer.scores.map((one) => h("div", { class: one.fails ? "fails" : null },
+    h("dt", { title: better(one.direction) }, one.name, one.direction === "higher" ? " ↑" : " ↓"),
+    h("dd", {}, show(one.value, 4), one.rank ? h("small", {}, `${one.rank} of ${one.of}`) : null))));
+}
+
+function sentence(answer) {
+  const parts = [];
+  if (answer.label !== null && answer.label !== undefined) parts.push(`label ${answer.label}`);
+  const p = answer.prediction;
+  if (p) parts.push(`predicted ${p.name ?? p.class}${p.probability === null || p.probability === undefined ? "" : ` with ${show(p.probability)}`}`);
+  return parts.join(", ");
+}
+
+// Epochs that have what this one lacks, as links.
+function elsewhere(app, section) {
+  const flag = FLAGS[section.name];
+  if (!flag) return null;
+  const there = app.current.run.epochs.filter((e) => e[flag]).map((e) => String(e.epoch));
+  if (!there.length || there.includes(app.current.epoch)) return null;
+  return h("p.soft", {}, "Captured in epoch ", there.slice(0, 12).map((epoch, i) => [i ? ", " : "", app.link({ epoch }, epoch)]), there.length > 12 ? ` and ${there.length - 12} more` : "", ".");
+}
+
+function sectionOf(app, section, dp) {
+  const through = (item) => app.link({ screen: "time", item: item.id, dp: String(dp) }, h("span", { style: { "font-size": "12px" } }, "through time"));
+  const timed = section.name === "outputs" || section.name === "debugger";
+  let items;
+  if (section.name === "debugger") {
+    const groups = new Map();
+    for (const item of section.items) groups.set(item.debugger, [...(groups.get(item.debugger) || []), item]);
+    items = [...groups].map(([name, list]) => h("div.debugger", { data: { debugger: name } }, h("h3", {}, name), h("div.items", {}, list.map((item) => drawItem(item, { extra: through(item) })))));
+  } else items = section.items.map((item) => drawItem(item, { extra: timed ? through(item) : null, heading: "h3" }));
+  const empty = !section.items.length && !section.problem;
+  return h("section.section", { data: { section: section.name }, "aria-label": section.title },
+    h("div.section-head", {}, h("h2", {}, section.title)),
+    section.problem ? h("p.soft", {}, section.problem) : null,
+    empty ? h("p.soft", {}, "Nothing here.") : null,
+    section.problem || empty ? elsewhere(app, section) : null,
+    h("div.items", {}, items));
+}
+
+// The panel that the score map and the datapoint screen share.
+export function datapointPanel(app, { alone = false } = {}) {
+  const title = h(alone ? "h1" : "h2", { style: { "font-size": "16px", "line-height": "24px" } }, "Datapoint");
+  const pill = h("span", {});
+  const links = h("div.push", { style: { "font-size": "13px" } });
+  const sub = h("p.sub", {});
+  const numbers = h("div", { style: { "min-height": "48px" } });
+  const body = h("div", {}, skeleton(180, 220, 220));
+  const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, links), sub, numbers, body);
+  let last = "";
+
+  async function update() {
+    const { run, epoch, ids, metric } = app.current;
+    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only]);
+    last = asked;
+    const late = () => last !== asked;
+    const wait = setTimeout(() => (body.dataset.waiting = "true"), 150);
+    try {
+      const dp = await app.dp();
+      if (late()) return;
+      if (dp === null) {
+        title.textContent = "Datapoint";
+        replace(pill);
+        replace(links);
+        sub.textContent = "";
+        replace(numbers);
+        replace(body, kind("Nothing to show yet", run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "The run has not finished its first validation. This page shows it by itself."));
+        return;
+      }
+      title.textContent = `Datapoint ${dp}`;
+      replace(links,
+        alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "open alone"),
+        app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success" }, "nearest success"));
+      const answer = await get("/api/datapoint", { run: run.id, epoch, dp });
+      if (late()) return;
+      const one = answer.scores.find((score) => score.name === metric);
+      pill.className = one && one.fails ? "pill bad" : "pill";
+      pill.textContent = one ? (one.fails ? "fails" : "passes") : "no score";
+      pill.title = one ? `by ${one.name}` : "";
+      sub.textContent = [sentence(answer), `epoch ${answer.epoch ?? epoch}`, ids.length > 1 ? `in ${run.name}` : ""].filter(Boolean).join(" · ");
+      replace(numbers, scores(answer));
+      const open = [...body.querySelectorAll('.snippet:not([hidden])')].map((el) => el.closest(".item").dataset.item);
+      const height = element.scrollTop;
+      replace(body, answer.sections.map((section) => sectionOf(app, section, dp)));
+      for (const el of body.querySelectorAll(".item")) if (open.includes(el.dataset.item)) el.querySelector("button[aria-expanded]")?.click();
+      element.scrollTop = height;
+      element.dataset.dp = String(dp);
+      element.dataset.epoch = String(answer.epoch ?? epoch);
+      announce(`Datapoint ${dp}, ${pill.textContent}, ${sentence(answer)}`);
+    } catch (error) {
+      if (!late()) {
+        replace(pill);
+        replace(numbers);
+        sub.textContent = "";
+        replace(body, failure(error));
+      }
+    } finally {
+      clearTimeout(wait);
+      if (!late()) delete body.dataset.waiting;
+    }
+  }
+  return { element, update };
+}
+
+export function mount(root, app) {
+  const panel = datapointPanel(app, { alone: true });
+  root.append(panel.element);
+  return { update: panel.update };
+}

@@ -1,0 +1,181 @@
+// Score map beside a datapoint: a click in the map never loses the place.
+
+import { get } from "../api.js";
+import { failure, h, kind, replace, skeleton } from "../dom.js";
+import { better, count, number, plural, show, signed } from "../format.js";
+import { ScoreMap } from "../scoremap.js";
+import { datapointPanel } from "./datapoint.js";
+
+const ORDERS = { failures: "worst first", index: "by index", change: "by change", disagreement: "by disagreement" };
+
+export function mount(root, app) {
+  const panel = datapointPanel(app);
+  const sub = h("p.sub", { "aria-live": "off" });
+  const order = h("select", { "aria-label": "order of the map", onchange: (event) => app.go({ order: event.target.value === "failures" ? null : event.target.value }) });
+  const only = h("button", { "aria-pressed": "false", title: "failures only (f)", onclick: () => app.go({ only: app.selection.only === "failures" ? null : "failures" }) }, "Failures only");
+  const percentile = h("input", {
+    type: "number", min: 0.1, max: 100, step: "any", "aria-label": "the worst percent that fail", style: { width: "64px" },
+    onchange: (event) => app.go({ percentile: event.target.value === "5" || !event.target.value ? null : event.target.value }),
+  });
+  const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
+  const legend = h("div.legend", {});
+  const worst = h("div", { style: { "min-height": "320px" } });
+  const tip = h("div.tip", { hidden: true });
+  const left = h("section.panel", { "aria-label": "Score map" },
+    h("div.head", {}, h("h1", {}, "Score map")), sub,
+    h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail"), only),
+    maps, legend, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
+  root.append(h("div.split", {}, left, panel.element));
+  document.body.append(tip);
+
+  let drawn = []; // one ScoreMap a run
+  let shown = null;
+
+  function hover(position, event, from) {
+    for (const map of drawn) map.hover(map === from || position < 0 ? -1 : position);
+    from.hover(position);
+    tip.hidden = position < 0 || !shown;
+    if (tip.hidden) return;
+    const i = shown.positions[position];
+    const { data } = shown;
+    const lines = [`datapoint ${data.indices[i]}`];
+    app.current.runs.forEach((run, r) => {
+      const value = data.values[r] ? data.values[r][i] : null;
+      const text = value === null ? "not captured" : show(value, 4);
+      lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${data.metric} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
+    });
+    if (data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
+    tip.textContent = lines.join("\n");
+    tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8)}px`;
+    tip.style.top = `${Math.min(event.clientY + 16, window.innerHeight - tip.offsetHeight - 8)}px`;
+  }
+
+  function pick(position) {
+    app.go({ dp: String(shown.indices[position]) });
+  }
+
+  function draw() {
+    const { data, positions } = shown;
+    const several = app.current.runs.length > 1;
+    maps.className = several ? "maps several" : "maps";
+    if (drawn.length !== app.current.runs.length || maps.dataset.runs !== app.current.ids.join(" ")) {
+      maps.dataset.runs = app.current.ids.join(" ");
+      drawn = app.current.runs.map((run) => new ScoreMap({ label: run.name, onpick: pick, onhover: hover }));
+      replace(maps, app.current.runs.map((run, r) => h("div", {}, several ? h("h3", {}, run.name, h("span.faint.mono", { data: { fails: String(r) } })) : null, drawn[r].element)));
+    }
+    const all = positions.length === data.indices.length;
+    const width = Math.max(120, drawn[0].element.clientWidth);
+    const height = Math.max(240, Math.min(480, left.clientHeight * 0.42));
+    drawn.forEach((map, r) => {
+      const values = data.values[r] || [];
+      const fails = data.fails[r] || [];
+      map.draw({
+        values: all ? values : positions.map((i) => values[i]), fails: all ? fails : positions.map((i) => fails[i]), range: data.range, direction: data.direction,
+      }, width, height, `${data.metric} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${data.failures[r] ?? 0} fail. j and k go from one to the next.`);
+      const told = maps.querySelector(`[data-fails="${r}"]`);
+      if (told) told.textContent = plural(data.failures[r] ?? 0, "failure");
+    });
+  }
+
+  function mark(dp) {
+    const at = shown ? shown.indices.findIndex((i) => String(i) === String(dp)) : -1;
+    for (const map of drawn) map.select(at);
+    for (const tr of worst.querySelectorAll("tbody tr")) tr.classList.toggle("on", tr.dataset.key === String(dp));
+  }
+
+  function describe() {
+    const { data, positions } = shown;
+    const percent = number(data.percentile);
+    const fails = data.failures.length > 1 ? `${count((data.common || []).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (worst ${show(percent)} %)`;
+    const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
+    sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
+    replace(legend,
+      data.range ? h("span.ramp", {}, show(data.range[0]), h(`span.bar.map${data.direction === "higher" ? ".flip" : ""}`, { "aria-hidden": "true" }), show(data.range[1])) : null,
+      h("span", {}, `${data.metric}: ${better(data.direction)}`),
+      h("span", {}, h("i.swatch.fail", {}), "fails"),
+      h("span", {}, h("i.swatch.nan", {}), `NaN${data.nan ? ` (${count(data.nan)})` : ""}`),
+      h("span", {}, h("i.swatch.missing", {}), `not captured${data.missing ? ` (${count(data.missing)})` : ""}`));
+  }
+
+  async function worstTable() {
+    const asked = key();
+    const { run, epoch, metric } = app.mapParameters();
+    const several = app.current.runs.length > 1;
+    const answer = await get("/api/worst", { run, epoch, metric, n: 20 });
+    if (asked !== key()) return;
+    const previous = shown && shown.data.previous_epoch;
+    const lowerBetter = app.current.direction !== "higher";
+    const change = (value) => {
+      const x = number(value);
+      const worse = x !== null && x !== 0 && !Number.isNaN(x) ? (lowerBetter ? x > 0 : x < 0) : null;
+      return h("span", { class: worse === null ? "soft" : worse ? "bad" : "good" }, signed(value));
+    };
+    const heads = [["index", 1], ["label", 0], ["predicted", 0], [app.current.metric, 1], [previous === null || previous === undefined ? "change" : `since epoch ${previous}`, 1]];
+    replace(worst, several ? h("p.sub", {}, `Of ${app.current.run.name}.`) : null,
+      h("table", { "aria-label": "Worst datapoints" },
+        h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),
+        h("tbody", {}, answer.rows.map((row) => h("tr.pick", { data: { key: String(row.dp) }, onclick: (event) => { if (!event.target.closest("a")) app.go({ dp: String(row.dp) }); } },
+          h("td.num", {}, app.link({ dp: String(row.dp) }, row.dp)),
+          h("td", {}, row.label ?? "–"),
+          h("td", {}, row.prediction === null || row.prediction === undefined ? "–" : typeof row.prediction === "object" ? row.prediction.name ?? row.prediction.class : row.prediction),
+          h("td.num", {}, show(row.value, 4)),
+          h("td.num", {}, change(row.change)))))));
+    mark(app.selection.dp ?? shown?.indices[0]);
+  }
+
+  const key = () => JSON.stringify(app.mapParameters());
+
+  const resized = new ResizeObserver(() => {
+    if (shown) {
+      draw();
+      mark(app.selection.dp ?? shown.indices[0]);
+    }
+  });
+  resized.observe(left);
+
+  return {
+    async update() {
+      const choices = Object.entries(ORDERS).filter(([name]) => name !== "disagreement" || app.current.runs.length > 1);
+      replace(order, choices.map(([name, text]) => h("option", { value: name }, text)));
+      order.value = app.selection.order || "failures";
+      only.setAttribute("aria-pressed", String(app.selection.only === "failures"));
+      if (document.activeElement !== percentile) percentile.value = app.selection.percentile || "5";
+      const asked = key();
+      const detail = panel.update();
+      if (!app.current.metric) {
+        shown = null;
+        drawn = [];
+        replace(maps, kind("No scores yet", app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has."));
+        replace(legend);
+        replace(worst);
+        sub.textContent = "";
+        await detail;
+        return;
+      }
+      try {
+        const answer = await app.shown();
+        if (asked !== key()) return;
+        shown = answer;
+        draw();
+        describe();
+        mark(app.selection.dp ?? shown.indices[0]);
+        worstTable().catch((error) => replace(worst, failure(error)));
+      } catch (error) {
+        if (asked !== key()) return;
+        shown = null;
+        drawn = [];
+        delete maps.dataset.runs;
+        replace(maps, failure(error));
+        replace(legend);
+      }
+      await detail;
+    },
+    themed() {
+      if (shown) draw();
+    },
+    unmount() {
+      resized.disconnect();
+      tip.remove();
+    },
+  };
+}

@@ -1,0 +1,61 @@
+// Storage: the pages of each run, what is damaged or was dropped, and what it takes on disk.
+
+import { get } from "../api.js";
+import { failure, h, kind, replace, skeleton, table } from "../dom.js";
+import { bytes, count, plural } from "../format.js";
+
+function folder(one, largest) {
+  const pages = one.pages;
+  const total = (key) => pages.reduce((sum, page) => sum + (page[key] || 0), 0);
+  const dropped = total("dropped");
+  return h("details.section", { data: { folder: one.name }, open: one.damage.length > 0 },
+    h("summary.head", { style: { cursor: "pointer" } }, h("h3", {}, one.name), h("span.mono.faint", {}, `${plural(pages.length, "page")} · ${plural(total("records"), "record")} · ${bytes(one.bytes)}`),
+      h("span.share", { "aria-hidden": "true", style: { width: `${Math.max(1, (one.bytes / Math.max(1, largest)) * 160)}px` } }),
+      one.damage.length ? h("span.pill.bad", {}, plural(one.damage.length, "damaged record")) : null,
+      dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
+      pages.some((page) => !page.closed) ? h("span.pill", {}, "still open") : null),
+    one.damage.length ? table("Damage", [
+      { title: "file", cell: (d) => d.file }, { title: "record", number: true, cell: (d) => d.record ?? "–" }, { title: "reason", cell: (d) => d.reason }], one.damage) : null,
+    h("div.scroll", {}, table(`Pages of ${one.name}`, [
+      { title: "page", cell: (p) => p.name },
+      { title: "records", number: true, cell: (p) => count(p.records || 0) },
+      { title: "datapoints", number: true, cell: (p) => count(p.datapoints || 0) },
+      { title: "dropped", number: true, cell: (p) => count(p.dropped || 0) },
+      { title: "closed", cell: (p) => (p.closed ? "yes" : "no, still written or cut off") },
+      { title: "size", number: true, cell: (p) => bytes(p.bytes) }], pages)));
+}
+
+function runPanel(run, answer) {
+  const all = answer.folders.flatMap((one) => one.pages);
+  const damage = answer.folders.reduce((sum, one) => sum + one.damage.length, 0);
+  const dropped = all.reduce((sum, page) => sum + (page.dropped || 0), 0);
+  const largest = Math.max(1, ...answer.folders.map((one) => one.bytes));
+  const total = (title, value, bad) => h("div", {}, h("dt", {}, title), h("dd", { class: bad ? "bad" : null }, value));
+  return h("section.panel", { "aria-label": run.name }, h("h2", {}, run.name),
+    h("dl.totals", {}, total("on disk", bytes(answer.bytes)), total("pages", count(all.length)), total("records", count(all.reduce((s, p) => s + (p.records || 0), 0))),
+      total("damaged", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+    answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
+    answer.folders.length ? answer.folders.map((one) => folder(one, largest)) : kind("No pages", "This run keeps scores and losses only: no debugger was configured, and save_datapoints is 0."));
+}
+
+export function mount(root, app) {
+  const body = h("div.stack", {}, skeleton(120, 240));
+  root.append(h("h1", { style: { "margin-bottom": "12px" } }, "Storage"), body);
+  return {
+    async update() {
+      const runs = app.current.runs;
+      const ids = String(app.current.ids);
+      const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.closest("section").getAttribute("aria-label") + one.dataset.folder));
+      const panels = await Promise.all(runs.map(async (run) => {
+        try {
+          return runPanel(run, await get("/api/storage", { run: run.id }));
+        } catch (error) {
+          return h("section.panel", {}, h("h2", {}, run.name), failure(error));
+        }
+      }));
+      if (ids !== String(app.current.ids)) return;
+      replace(body, panels);
+      for (const one of body.querySelectorAll("details")) if (open.has(one.closest("section").getAttribute("aria-label") + one.dataset.folder)) one.open = true;
+    },
+  };
+}

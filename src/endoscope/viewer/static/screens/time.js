@@ -1,0 +1,110 @@
+// Through time: one value of one datapoint in all captured epochs, as a film strip, with the difference to the one before.
+
+import { get } from "../api.js";
+import { lineChart } from "../charts.js";
+import { failure, h, kind, replace, skeleton } from "../dom.js";
+import { number, show } from "../format.js";
+import { drawBody, isPicture, statsLine } from "../items.js";
+
+// The values that can be followed: outputs and debug outputs, from the nearest epoch that has them.
+async function choices(app, dp) {
+  const { run, epoch } = app.current;
+  const captured = run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch));
+  if (!captured.length) return [];
+  const at = captured.includes(epoch) ? epoch : captured.filter((e) => Number(e) <= Number(epoch)).at(-1) || captured[0];
+  const answer = await get("/api/datapoint", { run: run.id, epoch: at, dp });
+  return answer.sections.filter((s) => s.name === "debugger" || s.name === "outputs").flatMap((s) => s.items.map((item) => ({ ...item, section: s })));
+}
+
+function frame(app, one, on) {
+  const { item, difference } = one;
+  return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": `epoch ${one.epoch}`, data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
+    h("span.epoch", {}, `epoch ${one.epoch}`),
+    item && isPicture(item) ? drawBody(item, { small: true, side: 128, epoch: one.epoch })
+      : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
+    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : "first"));
+}
+
+function series(answer) {
+  const values = (pick) => answer.epochs.filter((e) => e.item).map((e) => [Number(e.epoch), pick(e.item)]).filter(([x, y]) => Number.isFinite(x) && number(y) !== null);
+  const line = (name, colour, dash, pick) => {
+    const pairs = values(pick);
+    return { name, colour, dash, x: pairs.map((p) => p[0]), y: pairs.map((p) => p[1]) };
+  };
+  if (answer.epochs.some((e) => e.item && e.item.renderer === "scalar")) return [line("value", "var(--run-0)", "", (i) => (typeof i.body.value === "number" ? i.body.value : null))];
+  return [line("max", "var(--run-1)", "6 3", (i) => i.stats && i.stats.max), line("mean", "var(--run-0)", "", (i) => i.stats && i.stats.mean), line("min", "var(--run-2)", "2 3", (i) => i.stats && i.stats.min)].filter((l) => l.x.length);
+}
+
+export function mount(root, app) {
+  const title = h("h1", {}, "Through time");
+  const sub = h("p.sub", {});
+  const item = h("select", { "aria-label": "value to follow", style: { "max-width": "360px" }, onchange: (event) => app.go({ item: event.target.value }) });
+  const body = h("div", {}, skeleton(180, 320));
+  root.append(h("section.panel", {}, h("div.head", {}, title, h("label.control", {}, "value ", item)), sub, body));
+
+  function draw(answer) {
+    const found = answer.epochs;
+    const { epoch } = app.current;
+    let at = found.findIndex((e) => String(e.epoch) === epoch);
+    if (at < 0) at = found.findLastIndex((e) => Number(e.epoch) <= Number(epoch));
+    if (at < 0) at = found.length - 1;
+    const now = found[at];
+    const before = found[at - 1];
+    const exact = String(now.epoch) === epoch;
+    const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": `epoch ${now.epoch}`, oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
+    const held = document.activeElement && document.activeElement.getAttribute("aria-label") === "captured epoch";
+    const strip = body.querySelector(".strip")?.scrollLeft || 0;
+    const picture = now.item && isPicture(now.item);
+    const large = (one, name) => h("div.item", {}, h("h3", {}, name), drawBody(one, { small: true, side: 320, epoch: name }), statsLine(one));
+    const lines = series(answer);
+    replace(body,
+      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at))),
+      h("div.slider", {}, slider, h("output.mono", {}, `epoch ${now.epoch}`), exact ? null : h("span.faint", {}, `epoch ${epoch} was not captured`)),
+      h("div.section", {}, h("div.stage", {},
+        now.item ? large(now.item, `epoch ${now.epoch}`) : kind("Not captured", "This epoch has no such value."),
+        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, "The first captured epoch: nothing to compare with."),
+        now.difference ? h("div.item", {}, h("h3", {}, "difference"),
+          now.difference.src ? drawBody({ ...now.item, name: "difference", renderer: "image", body: { src: now.difference.src, width: now.difference.width || now.item.body.width || sized(now.item, 0), height: now.difference.height || now.item.body.height || sized(now.item, 1) } }, { side: 320, small: true }) : null,
+          h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
+      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
+    body.querySelector(".strip").scrollLeft = strip;
+    if (held) body.querySelector('[aria-label="captured epoch"]').focus();
+  }
+
+  function sized(one, axis) {
+    const tile = one.body.tile || [32, 32];
+    return axis === 0 ? (one.body.columns || 1) * tile[0] : (one.body.rows || 1) * tile[1];
+  }
+
+  return {
+    async update() {
+      const asked = app.href();
+      const late = () => asked !== app.href();
+      try {
+        const dp = await app.dp();
+        if (late()) return;
+        if (dp === null) {
+          replace(body, kind("Nothing to follow yet", "No datapoint of this run has a score yet."));
+          return;
+        }
+        sub.textContent = `Datapoint ${dp} of ${app.current.run.name}; differences are to the captured epoch before.`;
+        const items = await choices(app, dp);
+        if (late()) return;
+        if (!items.length) {
+          replace(item);
+          replace(body, kind("Nothing was captured", "Outputs and debug outputs of this datapoint were not kept in any epoch. A debugger in the config, and save_datapoints, keep them."));
+          return;
+        }
+        replace(item, items.map((one) => h("option", { value: one.id }, one.debugger ? `${one.debugger} · ${one.name}` : `${one.section.name} · ${one.name}`)));
+        const chosen = items.find((one) => one.id === app.selection.item) || items.find((one) => isPicture(one)) || items[0];
+        item.value = chosen.id;
+        const answer = await get("/api/time", { run: app.current.run.id, dp, item: chosen.id });
+        if (late()) return;
+        if (!answer.epochs.length) replace(body, kind("Nothing was captured", "No epoch has this value of this datapoint."));
+        else draw(answer);
+      } catch (error) {
+        if (!late()) replace(body, failure(error));
+      }
+    },
+  };
+}
