@@ -22,6 +22,7 @@ COMMANDS = {
     "eval": "endoscope.commands.eval",
     "pages": "endoscope.commands.pages",
     "train": "endoscope.commands.train",
+    "view": "endoscope.commands.view",
 }
 """Each subcommand and the module that has it, under the same name."""
 

@@ -211,6 +211,13 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """Every page: its name, whether it was closed, and how many records were dropped while it was written."""
         return self._index.pages
 
+    def page_counts(self) -> Sequence[tuple[int, int]]:
+        """For each of `pages`, how many records it holds, and how many datapoints they are of."""
+        pages, counts = self._index.page, self._index.counts
+        records = np.bincount(pages, minlength=len(self.pages))
+        datapoints = np.bincount(pages, weights=counts, minlength=len(self.pages))
+        return [(int(n), int(m)) for n, m in zip(records, datapoints, strict=True)]
+
     @property
     def records(self) -> int:
         """How many records there are; a record holds one datapoint, or a batch of them."""

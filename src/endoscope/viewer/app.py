@@ -1,0 +1,155 @@
+"""The web application: which address is answered by whom, the pages that a browser fills, and how errors look."""
+
+from __future__ import annotations
+
+import importlib.util
+import mimetypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from endoscope import __version__
+from endoscope.errors import DatapointNotFoundError, EndoscopeError
+from endoscope.runs import RunNotFoundError
+from endoscope.runs.scores import ScoreNotFoundError
+from endoscope.viewer import scores_api, storage_api
+from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
+from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
+
+SCREENS = {
+    "runs": "Runs",
+    "curves": "Curves",
+    "map": "Score map",
+    "datapoint": "Datapoint",
+    "time": "Through time",
+    "compare": "Side by side",
+    "storage": "Storage",
+}
+"""Each screen and its title."""
+PLOTLY = "plotly.js"
+_HERE = Path(__file__).parent
+_STATIC = _HERE / "static"
+
+
+def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> Starlette:
+    """The viewer of the runs in ``library``, for whoever has ``token``; loopback names only unless ``hosts`` says more.
+
+    >>> app = create_app(Library(["runs"]), token=new_token())
+    """
+    pages = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True)
+    routes = [
+        Route("/", _landing(library)),
+        *(Route(f"/{screen}", _shell(pages, screen, title)) for screen, title in SCREENS.items()),
+        Route("/static/{name:path}", _static),
+        *scores_api.routes(library),
+        *storage_api.routes(library),
+        *_values(library),
+    ]
+    errors = _Errors(library)
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, token=token, hosts=hosts or Hosts.of("127.0.0.1"))],
+        exception_handlers={
+            Refusal: errors.refused,
+            EndoscopeError: errors.unreadable,
+            HTTPException: errors.http,
+            Exception: errors.unexpected,
+        },
+    )
+
+
+def _values(library: Library) -> list[Route]:
+    if importlib.util.find_spec("endoscope.viewer.values_api") is None:
+        return []
+    from endoscope.viewer import values_api
+
+    return values_api.routes(library)
+
+
+# ---------------------------------------------------------------- pages
+Endpoint = Callable[[Request], Response]
+
+
+def _landing(library: Library) -> Endpoint:
+    def landing(request: Request) -> Response:
+        """One run with scores is shown at once; otherwise there is something to choose."""
+        entries = library.entries()
+        epoch = epoch_of(library.run(entries[0].id)) if len(entries) == 1 else None
+        scored = epoch is not None and epoch.holds(scores_name(epoch))
+        return RedirectResponse(f"/map?run={entries[0].id}" if scored else "/runs", 303)
+
+    return landing
+
+
+def _shell(pages: Environment, screen: str, title: str) -> Endpoint:
+    def shell(request: Request) -> Response:
+        text = pages.get_template("shell.html").render(screen=screen, title=title, version=__version__)
+        return HTMLResponse(text)
+
+    return shell
+
+
+def _static(request: Request) -> Response:
+    """One of our own files, found by its name among those that are there."""
+    path = static_files().get(request.path_params["name"])
+    if path is None:
+        raise HTTPException(404)
+    kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]
+    found = FileResponse(path, media_type=kind, stat_result=path.stat())
+    if request.headers.get("if-none-match") == found.headers["etag"]:
+        return Response(status_code=304, headers={"ETag": found.headers["etag"]})
+    return found
+
+
+def static_files() -> dict[str, Path]:
+    """Every file under /static/ by its name there."""
+    found = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*") if path.is_file()}
+    return {**found, PLOTLY: plotly_file()}
+
+
+@cache
+def plotly_file() -> Path:
+    """Plotly's JavaScript, which its wheel brings; Plotly itself is not imported."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
+    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
+
+
+# ---------------------------------------------------------------- errors
+class _Errors:
+    """Errors as a person or a script can read them: no path of this machine, no trace."""
+
+    def __init__(self, library: Library) -> None:
+        self._shown = library.shown
+
+    def refused(self, request: Request, e: Exception) -> Response:
+        assert isinstance(e, Refusal)
+        return refusal(request.scope, e.status, self._shown(str(e)), e.hint)
+
+    def unreadable(self, request: Request, e: Exception) -> Response:
+        """What `runs` and `pages` say of a folder: no such datapoint or score, or something damaged."""
+        missing = isinstance(e, (DatapointNotFoundError, ScoreNotFoundError, RunNotFoundError))
+        return refusal(request.scope, 404 if missing else 422, self._shown(str(e)))
+
+    def http(self, request: Request, e: Exception) -> Response:
+        assert isinstance(e, HTTPException)
+        if e.status_code == 404:
+            return refusal(request.scope, 404, "there is nothing at this address", "Start again at the page of runs.")
+        return refusal(request.scope, e.status_code, e.detail)
+
+    def unexpected(self, request: Request, e: Exception) -> Response:
+        """A mistake of ours: the server's log has it, the page only that it happened. Comes from outside `Guard`."""
+        message = "something went wrong in the viewer"
+        found = refusal(request.scope, 500, message, "The terminal of endoscope view says what.")
+        add_headers(MutableHeaders(raw=found.raw_headers))
+        return found

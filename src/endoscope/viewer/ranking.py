@@ -1,0 +1,127 @@
+"""Ranking: which datapoints of a score table do worst, which of them fail, and in which order they are shown.
+
+NaN is worse than any number. A datapoint without the score is neither good nor bad: it never fails and comes last.
+Equal ones come by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endoscope.runs import ScoreTable
+from endoscope.runs.fields import Direction
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Positions = NDArray[np.intp]
+
+PERCENTILE = Fraction(5)
+"""Of a run's datapoints fail, where nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One score of some datapoints, in ascending order of their indices."""
+
+    values: Floats
+    missing: Bools
+    direction: Direction
+
+    @property
+    def badness(self) -> Floats:
+        """Larger is worse; infinite for NaN, which comes before an infinity all the same."""
+        worse = -self.values if self.direction == "higher" else self.values
+        return np.where(np.isnan(worse), np.inf, worse)
+
+    @property
+    def nan(self) -> Bools:
+        return np.isnan(self.values) & ~self.missing
+
+    def worst_first(self) -> Positions:
+        return np.lexsort((-self.badness, ~self.nan, self.missing))
+
+    def ranks(self) -> NDArray[np.int64]:
+        """1 for the worst; the missing ones after all others."""
+        ranks = np.empty(len(self.values), np.int64)
+        ranks[self.worst_first()] = np.arange(1, len(self.values) + 1)
+        return ranks
+
+    def fails(self, percentile: Fraction = PERCENTILE) -> Bools:
+        """The worst ``percentile`` % of those that have the score, rounded up, and every NaN."""
+        wanted = -int(-percentile * int((~self.missing).sum()) // 100)
+        fails = self.nan
+        fails[self.worst_first()[:wanted]] = True
+        return fails
+
+
+def column(table: ScoreTable | None, metric: str, direction: Direction, indices: NDArray[np.int64]) -> Column:
+    """A score of the datapoints ``indices``, which ascend; all of it missing without a table that has it."""
+    values, missing = np.full(len(indices), np.nan), np.ones(len(indices), bool)
+    if table is not None and metric in table.values:
+        there = np.isin(indices, table.indices, assume_unique=True)
+        at = np.searchsorted(table.indices, indices[there])
+        values[there] = table.values[metric][at]
+        absent = table.missing.get(metric)
+        missing[there] = absent[at] if absent is not None else False
+    return Column(values, missing, direction)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """How a score has changed since an earlier epoch."""
+
+    values: Floats
+    """Now less before; NaN where one of both is."""
+    missing: Bools
+    """Where one of both is."""
+    worsening: Floats
+    """Larger is worse; infinite where a number has become NaN, and the least where NaN has become a number."""
+    turned: Bools
+    """Where a number has become NaN."""
+
+    def worst_first(self) -> Positions:
+        return np.lexsort((-self.worsening, ~self.turned, self.missing))
+
+
+def change(now: Column, before: Column) -> Change:
+    missing = now.missing | before.missing
+    is_nan, was_nan = np.isnan(now.values), np.isnan(before.values)
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = np.where(now.values == before.values, 0.0, now.values - before.values)
+    worsening = -values if now.direction == "higher" else values.copy()
+    worsening[is_nan & was_nan] = 0.0
+    worsening[was_nan & ~is_nan] = -np.inf
+    turned = is_nan & ~was_nan & ~missing
+    worsening[is_nan & ~was_nan] = np.inf
+    return Change(values, missing, worsening, turned)
+
+
+def common_first(columns: Sequence[Column], fails: Sequence[Bools]) -> Positions:
+    """Those that fail in most runs first, then by their worst rank in any run; those that no run has last."""
+    often = np.sum(fails, axis=0)
+    length = len(often)
+    ranks = [np.where(one.missing, length + 1, one.ranks()) for one in columns]
+    return np.lexsort((np.min(ranks, axis=0), -often))
+
+
+def disagreement_first(columns: Sequence[Column]) -> Positions:
+    """The largest difference between runs first; one that is NaN in some runs only before all.
+
+    Those that fewer than two runs have come last.
+    """
+    values = np.stack([one.values for one in columns])
+    missing = np.stack([one.missing for one in columns])
+    nan = np.isnan(values) & ~missing
+    number = ~np.isnan(values)
+    high = np.where(number, values, -np.inf).max(axis=0)
+    low = np.where(number, values, np.inf).min(axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread = np.where((high == low) | ~number.any(axis=0), 0.0, high - low)
+    mixed = nan.any(axis=0) & number.any(axis=0)
+    alone = (~missing).sum(axis=0) < 2
+    return np.lexsort((-spread, ~mixed, alone))

@@ -1,0 +1,355 @@
+"""The addresses about runs and their scores: /api/runs, /api/stamp, /api/curves and /api/map."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from endoscope.errors import closest
+from endoscope.runs import Epoch, Run, ScoreTable, layout
+from endoscope.runs.fields import Direction
+from endoscope.runs.files import clean
+from endoscope.viewer import ranking
+from endoscope.viewer.answers import answer, answer_once, encode, number, numbers
+from endoscope.viewer.cache import Cache
+from endoscope.viewer.footprint import Footprint, footprint
+from endoscope.viewer.library import (
+    Entry,
+    Library,
+    Refusal,
+    Selection,
+    epoch_name,
+    epoch_of,
+    needed_epoch,
+    scores_name,
+)
+
+ORDERS = ("failures", "index", "change", "disagreement")
+_KEPT = 32 << 20  # bytes of answers that stay in memory
+_ERROR_SHOWN = 300  # characters of the text that ended a run
+
+
+def routes(library: Library) -> list[Route]:
+    api = _Scores(library)
+    return [
+        Route("/api/runs", api.runs),
+        Route("/api/stamp", api.stamp),
+        Route("/api/curves", api.curves),
+        Route("/api/map", api.map),
+    ]
+
+
+class _Scores:
+    """Answers, and what is kept to answer fast. Each method is called on a thread of its own."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._encoded: Cache[bytes] = Cache(_KEPT, len)
+        self._facts: Cache[Mapping[str, Any]] = Cache(4096, lambda _: 1)
+        self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
+
+    # ---- runs
+    def runs(self, request: Request) -> Response:
+        entries = self._library.entries()
+        told = [self._summary(entry) for entry in entries]
+        return answer({"runs": [one for one in told if one is not None], "problems": self._library.problems})
+
+    def _summary(self, entry: Entry) -> dict[str, Any] | None:
+        try:
+            run = self._library.run(entry.id)
+        except Refusal:
+            return None  # removed meanwhile
+        there = footprint(entry.path)
+        facts = self._facts.get(entry.id, there.stamp, lambda: _facts(run))
+        return {
+            "id": entry.id,
+            "name": entry.name,
+            "kind": run.kind,
+            "status": run.status,
+            "status_text": self._library.shown(_status_text(run)),
+            "epochs": [_holds(epoch, there) for epoch in run.epochs],
+            **facts,
+            "class_names": list(run.class_names) if run.class_names is not None else None,
+            "size": there.bytes if there.files else None,
+            "last_write": there.last_write,
+            "progress": _progress(run),
+            "problems": [self._library.shown(problem) for problem in run.problems],
+        }
+
+    def stamp(self, request: Request) -> Response:
+        """Of the runs that are named, or of all, and of which there are."""
+        ids = request.query_params.getlist("run")
+        entries = [self._library.entry(id) for id in dict.fromkeys(ids)] if ids else self._library.entries()
+        text = " ".join(f"{entry.id} {footprint(entry.path).stamp}" for entry in entries)
+        return answer({"stamp": _digest(text)})
+
+    # ---- curves
+    def curves(self, request: Request) -> Response:
+        selection = Selection.of(request.query_params, self._library)
+        chosen = zip(selection.entries, selection.runs, strict=True)
+        return answer({"runs": [self._curves(entry, run) for entry, run in chosen]})
+
+    def _curves(self, entry: Entry, run: Run) -> dict[str, Any]:
+        done = {one.epoch: one for one in run.progress.epochs}
+        there = footprint(entry.path)
+        scores: dict[str, dict[Any, float]] = {}
+        losses: dict[str, dict[Any, float]] = {}
+        for epoch in run.epochs:
+            means = self._means.get((entry.id, epoch.number), _state(epoch, there), partial(_means, epoch))
+            for name, value in means["scores"].items():
+                scores.setdefault(name, {})[epoch_name(epoch)] = value
+            for name, value in means["losses"].items():
+                losses.setdefault(name, {})[epoch_name(epoch)] = value
+        for at, one in done.items():  # of epochs whose files are not there, or cannot be read
+            for name, value in one.scores.items():
+                scores.setdefault(name, {}).setdefault(at, value)
+            if "mean" in one.loss:
+                losses.setdefault("loss", {}).setdefault(at, one.loss["mean"])
+        directions = run.directions
+        series = [_series(name, "score", directions.get(name), points) for name, points in scores.items()]
+        series += [_series(name, "loss", "lower", points) for name, points in losses.items()]
+        return {"id": entry.id, "name": entry.name, "series": series}
+
+    # ---- map
+    def map(self, request: Request) -> Response:
+        wanted = _MapQuery(request.query_params)
+        selection = Selection.of(request.query_params, self._library)
+        epochs = _epochs(selection)
+        before = _scored_before(epochs[0])
+        of = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
+        key = (selection.entries, selection.metric, wanted.order, wanted.percentile, of)
+        state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
+        body = self._encoded.get(key, state, lambda: encode(_map(selection, epochs, before, wanted)))
+        return answer_once(request, body, _digest(repr((key, state))))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=12).hexdigest()
+
+
+# ---------------------------------------------------------------- a run in short
+def _facts(run: Run) -> dict[str, Any]:
+    """What takes the newest scores to know."""
+    newest = epoch_of(run)
+    table = newest.scores if newest is not None else None
+    if table is None:
+        kept = run.datapoints
+        return {"metrics": [], "datapoints": len(kept) if kept is not None else 0}
+    metrics = [{"name": name, "direction": table.directions[name]} for name in table.values]
+    return {"metrics": metrics, "datapoints": len(table.indices)}
+
+
+def _holds(epoch: Epoch, there: Footprint) -> dict[str, Any]:
+    within = "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
+    return {
+        "epoch": epoch_name(epoch),
+        "scores": within + scores_name(epoch) in there.files,
+        "outputs": within + layout.OUTPUTS in there.folders,
+        "debugger": within + layout.DEBUGGER in there.folders,
+    }
+
+
+def _status_text(run: Run) -> str:
+    about, progress = run.about, run.progress
+    if run.status == "running":
+        return f"running: {progress.stage}" if progress.stage else "running"
+    if run.status == "unknown":
+        return "the folder does not say"
+    if about.error and run.status in ("failed", "interrupted"):
+        first = about.error.strip().partition("\n")[0]
+        return f"{run.status}: {first[:_ERROR_SHOWN]}{'…' if len(first) > _ERROR_SHOWN else ''}"
+    if run.status == "died":
+        return "its process is no longer there, and it has not said how it ended"
+    return run.status
+
+
+def _progress(run: Run) -> dict[str, Any] | None:
+    progress = run.progress
+    if progress.updated is None and not progress.epochs and progress.stage is None:
+        return None
+    return {
+        "stage": progress.stage,
+        "step": progress.step if progress.step is not None or not progress.epochs else progress.epochs[-1].step,
+        "epochs_done": len(progress.epochs),
+        "epochs_wanted": run.about.epochs,
+        "updated": progress.updated.timestamp() if progress.updated is not None else None,
+    }
+
+
+# ---------------------------------------------------------------- curves
+def _state(epoch: Epoch, there: Footprint) -> tuple[Any, ...]:
+    within = "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
+    return there.files.get(within + scores_name(epoch)), there.files.get(within + layout.TRAINING_LOSSES)
+
+
+def _means(epoch: Epoch) -> dict[str, dict[str, float]]:
+    table = epoch.scores
+    losses = {name: _mean(values) for name, values in epoch.losses.items() if len(values)}
+    return {"scores": dict(table.aggregated) if table is not None else {}, "losses": losses}
+
+
+def _mean(values: ranking.Floats) -> float:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(values.mean())
+
+
+def _series(name: str, kind: str, direction: Direction | None, points: Mapping[Any, float]) -> dict[str, Any]:
+    epochs = sorted(points)
+    values = [number(points[epoch]) for epoch in epochs]
+    return {"name": name, "kind": kind, "direction": direction, "epochs": epochs, "values": values}
+
+
+# ---------------------------------------------------------------- map
+class _MapQuery:
+    def __init__(self, query: QueryParams) -> None:
+        self.order = query.get("order") or "failures"
+        if self.order not in ORDERS:
+            near = closest(self.order, ORDERS)
+            raise Refusal(f"order={clean(self.order)[:40]!r} is none{near}", hint=f"Orders are {', '.join(ORDERS)}.")
+        self.percentile = _percentile(query.get("percentile"))
+
+
+def _percentile(text: str | None) -> Fraction:
+    """As it is written, so that 7 % of 100 are 7 and not 8."""
+    if not text:
+        return ranking.PERCENTILE
+    whole, _, part = text.partition(".")
+    if not (whole + part).isascii() or not (whole + part).isdecimal() or len(text) > 12 or Fraction(text) > 100:
+        raise Refusal(f"percentile={clean(text)[:40]!r} is no percentage", hint="Give a number from 0 to 100.")
+    return Fraction(text)
+
+
+def _epochs(selection: Selection) -> list[Epoch | None]:
+    """Of each run; None where a run has no such epoch and another one has."""
+    found = [epoch_of(run, selection.epoch) for run in selection.runs]
+    if all(epoch is None for epoch in found):
+        needed_epoch(selection.run, selection.epoch)
+    return found
+
+
+def _scored_before(epoch: Epoch | None) -> Epoch | None:
+    """The last scored epoch before this one."""
+    if epoch is None or epoch.number is None:
+        return None
+    earlier = [other for other in epoch.run.epochs if other.number is not None and other.number < epoch.number]
+    return next((other for other in reversed(earlier) if other.holds(scores_name(other))), None)
+
+
+def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
+    """Changes when the epoch's score file does."""
+    if epoch is None:
+        return None
+    try:
+        about = (epoch.path / scores_name(epoch)).lstat()
+    except OSError:
+        return ()
+    return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def _map(
+    selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | None, wanted: _MapQuery
+) -> dict[str, Any]:
+    tables = [epoch.scores if epoch is not None else None for epoch in epochs]
+    metric = selection.metric or next((name for table in tables if table is not None for name in table.values), None)
+    problems = [*_problems(selection, epochs, tables, metric)]
+    if metric is None:
+        return _empty_map(selection, epochs, wanted, problems)
+    direction = _direction(metric, tables)
+    indices = reduce(np.union1d, (table.indices for table in tables if table is not None))
+    columns = [ranking.column(table, metric, direction, indices) for table in tables]
+    fails = [column.fails(wanted.percentile) for column in columns]
+    earlier = before.scores if before is not None else None
+    change = None
+    if earlier is not None and metric in earlier.values:
+        change = ranking.change(columns[0], ranking.column(earlier, metric, direction, indices))
+    if wanted.order == "failures":
+        order = ranking.common_first(columns, fails)
+    elif wanted.order == "change" and change is not None:
+        order = change.worst_first()
+    elif wanted.order == "disagreement":
+        order = ranking.disagreement_first(columns)
+    else:
+        order = np.arange(len(indices))
+    finite = np.concatenate([column.values[np.isfinite(column.values)] for column in columns])
+    return {
+        **_head(selection, epochs, wanted, problems),
+        "metric": metric,
+        "direction": direction,
+        "indices": indices[order].tolist(),
+        "values": [numbers(column.values[order], column.missing[order]) for column in columns],
+        "change": numbers(change.values[order], change.missing[order]) if change is not None else None,
+        "previous_epoch": before.number if before is not None and change is not None else None,
+        "fails": [each[order].astype(int).tolist() for each in fails],
+        "common": np.sum(fails, axis=0)[order].tolist(),
+        "failures": [int(each.sum()) for each in fails],
+        "range": [float(finite.min()), float(finite.max())] if len(finite) else None,
+        "nan": sum(int(column.nan.sum()) for column in columns),
+        "missing": sum(int(column.missing.sum()) for column in columns),
+    }
+
+
+def _head(
+    selection: Selection, epochs: Sequence[Epoch | None], wanted: _MapQuery, problems: list[str]
+) -> dict[str, Any]:
+    names = [epoch_name(epoch) if epoch is not None else None for epoch in epochs]
+    return {
+        "epoch": next(name for name in names if name is not None),
+        "epochs": names,
+        "order": wanted.order,
+        "percentile": float(wanted.percentile),
+        "runs": [entry.id for entry in selection.entries],
+        "problems": problems,
+    }
+
+
+def _empty_map(
+    selection: Selection, epochs: Sequence[Epoch | None], wanted: _MapQuery, problems: list[str]
+) -> dict[str, Any]:
+    nothing: list[list[Any]] = [[] for _ in epochs]
+    return {
+        **_head(selection, epochs, wanted, problems),
+        "metric": None,
+        "direction": None,
+        "indices": [],
+        "values": nothing,
+        "change": None,
+        "previous_epoch": None,
+        "fails": nothing,
+        "common": [],
+        "failures": [0 for _ in epochs],
+        "range": None,
+        "nan": 0,
+        "missing": 0,
+    }
+
+
+def _problems(
+    selection: Selection, epochs: Sequence[Epoch | None], tables: Sequence[ScoreTable | None], metric: str | None
+) -> Iterator[str]:
+    """Why a run has nothing to show, where another one may have."""
+    for entry, epoch, table in zip(selection.entries, epochs, tables, strict=True):
+        if epoch is None:
+            yield f"{entry.name} has no epoch {selection.epoch}"
+        elif table is None:
+            yield f"{entry.name} has no scores in this epoch that can be read"
+        elif metric is not None and metric not in table.values:
+            yield f"the datapoints of {entry.name} have no score {metric!r}"
+
+
+def _direction(metric: str, tables: Sequence[ScoreTable | None]) -> Direction:
+    """That of the first run that has the score; `Refusal` when none has."""
+    having = [table for table in tables if table is not None and metric in table.values]
+    if having:
+        return having[0].directions[metric]
+    known = [*dict.fromkeys(name for table in tables if table is not None for name in table.values)]
+    hint = f"There are {', '.join(known[:20])}." if known else "There are no scores yet."
+    raise Refusal(f"no datapoint has the score {clean(metric)[:80]!r}{closest(metric, known)}", hint=hint, status=404)

@@ -1,0 +1,94 @@
+"""Serving the viewer: a socket, uvicorn, and an end at once when a signal says so."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import uvicorn
+
+from endoscope.errors import ConfigError
+from endoscope.viewer.app import create_app
+from endoscope.viewer.library import Library
+from endoscope.viewer.security import Hosts, new_token
+
+_WAIT_S = 1  # at most, for answers that are being sent when the end comes
+
+
+class Server:
+    """The viewer of the runs in some folders, at an address of its own.
+
+    >>> server = Server(["runs"])
+    >>> server.address
+    'http://127.0.0.1:40123/?token=...'
+    >>> server.run(ready=lambda: print("it answers"))       # until SIGINT, SIGTERM, or stop() from another thread
+    """
+
+    def __init__(self, folders: Sequence[str | os.PathLike[str]], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """port 0 takes a free one. `RunNotFoundError` names a folder that is not there, `ConfigError` a port in use."""
+        token = new_token()
+        app = create_app(Library(folders), token=token, hosts=Hosts.of(host))
+        self._socket = bind(host, port)
+        self.address = f"http://{_in_url(host)}:{self._socket.getsockname()[1]}/?token={token}"
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,  # the address with the token is nothing for a log
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_WAIT_S,
+        )
+        self._server = _Uvicorn(config)
+
+    def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Answer until the end; ``ready`` is called once it does."""
+        self._server.ready = ready
+        try:
+            self._server.run([self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        self._server.end()
+
+
+class _Uvicorn(uvicorn.Server):
+    ready: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.ready is not None:
+            self.ready()
+
+    def end(self) -> None:
+        """Nothing is lost, as all of it only reads: connections that browsers keep open are not waited for."""
+        self.should_exit = self.force_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.end()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens at the address; `ConfigError` says why it cannot."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, place = found[0]
+        return socket.create_server((str(place[0]), port), family=family, backlog=128)
+    except (OSError, OverflowError, UnicodeError) as e:
+        why = getattr(e, "strerror", None) or str(e)
+        hint = "choose another with --port, or 0 for a free one" if port else "choose another with --host"
+        raise ConfigError(f"cannot listen at {host!r}, port {port}: {why}; {hint}") from e
+
+
+def _in_url(host: str) -> str:
+    """Under which name a browser on this machine reaches a server that listens at ``host``."""
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
+    return f"[{host}]" if ":" in host else host
