@@ -195,6 +195,15 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         why = next((f": {notes[k][name]}" for k in ("absent", "failures") if name in notes.get(k, {})), "")
         raise DatapointNotFoundError(f"datapoint {idx} has nothing from {name!r}{why}; it has {[*reader.outputs]}")
 
+    def size(self, idx: int, name: str) -> int:
+        """How many bytes of tensors `read` would fetch; 0 for a debugger that gave none."""
+        with self._lock:
+            reader, _ = self._find(idx)
+            try:
+                return reader.size(name) if name in reader.outputs else 0
+            except PageFormatError as e:
+                raise self._damaged(idx, "jsonl", e) from None
+
     def notes(self, idx: int) -> dict[str, Any]:
         """What is absent from this datapoint's record and why, which debuggers failed, how often a layer was called."""
         with self._lock:

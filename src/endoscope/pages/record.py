@@ -61,6 +61,17 @@ class RecordReader:
         by_ref = self._fetch(block, self.at + start, size, spans, row)
         return decoding.decode(block["value"], lambda ref: by_ref[id(ref)], row)
 
+    def size(self, name: str) -> int:
+        """The bytes of the tensors that one datapoint's value of a debugger takes."""
+        block = self.outputs[name]
+        size = block.get("bytes", 0) if isinstance(block, dict) else 0
+        if not size:
+            return 0
+        if type(size) is not int or size < 0:
+            raise PageFormatError(f"outputs of {name!r} have no place")
+        spans = decoding.spans(block.get("value"), size, len(self.indices))
+        return sum(s.nbytes if s.row is None else s.row for s in spans)
+
     def _fetch(
         self,
         block: dict[str, Any],

@@ -1,0 +1,107 @@
+"""How far two tensors are apart, and a picture of where."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from endoscope.viewer.render import colours, sheets
+from endoscope.viewer.render.curves import is_number_list
+from endoscope.viewer.render.numbers import Numbers, is_numbers
+from endoscope.viewer.render.pictures import Picture
+from endoscope.viewer.render.registry import View
+from endoscope.viewer.render.shapes import Maps, maps, matrix
+from endoscope.viewer.render.sheets import Sheet
+
+MOST = 1 << 24
+"""Values of tensors that are compared, or drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two tensors of the same shape, over the places where both are finite; None where there is no such place."""
+
+    mean_abs: float | None
+    max_abs: float | None
+    relative_l2: float | None
+    """The norm of the difference, divided by the mean of both norms: 0 is the same, 2 is opposite."""
+    cosine: float | None
+    """1 is the same direction, 0 none in common, -1 opposite; None when one of them is all zero."""
+    compared: int
+    of: int
+
+
+def numbers_of(value: Any) -> Numbers | None:
+    """A tensor, or a list of numbers, to be compared; None for everything else, and for what is too large."""
+    if is_numbers(value):
+        found = Numbers(value)
+    elif is_number_list(value):
+        found = Numbers(np.array(value, np.float64))
+    else:
+        return None
+    return found if 0 < found.size <= MOST else None
+
+
+def difference(a: Numbers, b: Numbers) -> Difference | None:
+    """How far ``a`` is from ``b``; None when their shapes differ.
+
+    >>> difference(Numbers(torch.tensor([3.0, 4.0])), Numbers(torch.tensor([3.0, 0.0]))).max_abs
+    4.0
+    """
+    if a.shape != b.shape:
+        return None
+    biggest = max(_reach(a), _reach(b))
+    scale = biggest if biggest > 1e100 else 1.0  # squares would leave the range of doubles
+    n, total, largest = 0, 0.0, 0.0
+    apart = left = right = both = 0.0
+    for p, q in zip(a.chunks(), b.chunks(), strict=True):
+        x, y = p.astype(np.float64), q.astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            x, y = x[finite], y[finite]
+        if not x.size:
+            continue
+        if scale != 1.0:
+            x, y = x / scale, y / scale
+        d = x - y
+        n += x.size
+        total += float(np.abs(d).sum())
+        largest = max(largest, float(np.abs(d).max()))
+        apart, left, right = apart + float(d @ d), left + float(x @ x), right + float(y @ y)
+        both += float(x @ y)
+    if not n:
+        return Difference(None, None, None, None, 0, a.size)
+    norms = math.sqrt(left), math.sqrt(right)
+    relative = 0.0 if sum(norms) == 0 else math.sqrt(apart) / (sum(norms) / 2)
+    cosine = None if min(norms) == 0 else max(-1.0, min(1.0, both / (norms[0] * norms[1])))
+    return Difference(total / n * scale, largest * scale, relative, cosine, n, a.size)
+
+
+def _reach(x: Numbers) -> float:
+    (low, high), _ = sheets.span_of(x)
+    return max(abs(low), abs(high))
+
+
+def has_picture(a: Numbers, b: Numbers) -> bool:
+    """Whether `difference_picture` can draw the difference."""
+    return a.shape == b.shape and (maps(a) is not None or matrix(a) is not None)
+
+
+def difference_picture(a: Numbers, b: Numbers, view: View) -> Picture:
+    """``a`` less ``b``: blue where it is smaller, white where it is the same, red-brown where it is larger."""
+    if a.shape != b.shape:
+        raise ValueError("the two have different shapes")
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = Numbers(a.take().astype(np.float64) - b.take().astype(np.float64))
+    found = maps(d)
+    if found is None:
+        table = matrix(d)
+        if table is None:
+            raise ValueError("a difference of this shape has no picture")
+        found = Maps(table.reshaped(1, *table.shape), None)
+    reach = _reach(d)
+    sheet = Sheet.of(found) if found.count > 1 else Sheet.of(found, tile=256, most=1024)
+    return sheets.tiles_picture(found, sheet, view, (-reach, reach), colours.DIVERGING)

@@ -1,0 +1,123 @@
+"""Items: a datapoint's values as docs/viewer-api.md has them, with addresses of pictures and Python to load them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import xxhash
+
+from endoscope.errors import EndoscopeError
+from endoscope.viewer.datapoint import Datapoint
+from endoscope.viewer.render.numbers import Array, Numbers, is_numbers, statistics
+from endoscope.viewer.render.plain import jsonable, type_of
+from endoscope.viewer.render.registry import PICTURES, About, Problem, describe, draw
+from endoscope.viewer.values import SECTIONS, Found, item_id
+
+Address = Callable[[Found, str], str]
+"""Where the picture of an item is; the text changes with what is seen in it."""
+
+DRAWN = "1"
+"""To be changed when the same value is drawn in another way, so that browsers ask again."""
+
+
+def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> dict[str, Any]:
+    """One item. ``where`` is the folder of the run, as the snippet is to name it."""
+    drawn = draw(found.value, datapoint.about(found))
+    numbers = _numbers(found.value)
+    body = {**drawn.body}
+    if drawn.form in PICTURES:
+        body["src"] = address(found, version(found.value, datapoint, found))
+        if body.get("overlay"):
+            body["overlay"] = address(found, version(found.value, datapoint, found, overlay=True)) + "&overlay=1"
+    return jsonable(  # type: ignore[no-any-return]
+        {
+            "id": found.id,
+            "name": found.name,
+            "debugger": found.debugger,
+            "renderer": drawn.form,
+            "type": type_of(found.value),
+            "shape": list(found.value.shape) if is_numbers(found.value) else None,
+            "dtype": numbers.dtype if numbers is not None else None,
+            "stats": asdict(statistics(numbers)) if numbers is not None else None,
+            "body": body,
+            "snippet": snippet(datapoint, found, where),
+        }
+    )
+
+
+def problem(datapoint: Datapoint, section: str, debugger: str | None, message: str, where: str) -> dict[str, Any]:
+    """An item that could not be read."""
+    found = Found(section, debugger, (), None)
+    body = Problem().body(message, About())
+    facts = {"type": None, "shape": None, "dtype": None, "stats": None}
+    head = {"id": item_id(section, debugger, ()), "name": found.name, "debugger": debugger, "renderer": "problem"}
+    return jsonable({**head, **facts, "body": body, "snippet": snippet(datapoint, found, where)})  # type: ignore[no-any-return]
+
+
+def _numbers(value: Any) -> Numbers | None:
+    try:
+        return Numbers(value) if is_numbers(value) else None
+    except Exception:  # noqa: BLE001  # a tensor of a kind that cannot be laid out is drawn as a problem already
+        return None
+
+
+def version(value: Any, datapoint: Datapoint, found: Found, *, overlay: bool = False) -> str:
+    """Another text when what is drawn is another."""
+    hashed = xxhash.xxh3_64(DRAWN.encode())
+    numbers = _numbers(value)
+    hashed.update((numbers.digest() if numbers is not None else repr(jsonable(_shallow(value)))).encode())
+    if overlay:
+        image: Array | None = datapoint.about(found).image()
+        hashed.update(image.tobytes() if image is not None else b"")
+    return hashed.hexdigest()
+
+
+def _shallow(value: Any) -> Any:
+    """What a registered renderer is given, as far as it is hashed: tensors by their digests."""
+    if isinstance(value, dict):
+        return {str(k): _shallow(v) for k, v in list(value.items())[:1000]}
+    if isinstance(value, (list, tuple)):
+        return [_shallow(v) for v in value[:1000]]
+    numbers = _numbers(value)
+    return numbers.digest() if numbers is not None else value
+
+
+def sections(datapoint: Datapoint, address: Address, where: str, shown: Callable[[str], str]) -> list[dict[str, Any]]:
+    """All sections with their items. ``shown`` makes the text of an error fit to be seen."""
+    return [_section(datapoint, name, address, where, shown) for name in SECTIONS]
+
+
+def _section(
+    datapoint: Datapoint, name: str, address: Address, where: str, shown: Callable[[str], str]
+) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "title": SECTIONS[name], "items": [], "problem": None}
+    try:
+        debuggers: list[str | None] = [*datapoint.debuggers()] if name == "debugger" else [None]
+    except EndoscopeError as e:
+        return {**made, "problem": jsonable(shown(str(e)))}
+    for debugger in debuggers:
+        try:
+            made["items"] += [item(datapoint, found, address, where) for found in datapoint.items(name, debugger)]
+        except EndoscopeError as e:
+            if debugger is None:
+                return {**made, "problem": jsonable(shown(str(e)))}
+            made["items"].append(problem(datapoint, name, debugger, shown(str(e)), where))
+        except (MemoryError, RecursionError, OSError) as e:
+            made["items"].append(problem(datapoint, name, debugger, shown(describe(e)), where))
+    return made
+
+
+def snippet(datapoint: Datapoint, found: Found, where: str) -> str:
+    """Python that loads a value."""
+    idx, epoch = datapoint.idx, datapoint.epoch.number
+    start = f"Run({where!r})"
+    if found.section == "debugger":
+        pages, name = f"{start}.epoch({epoch}).debugger", found.debugger or ""
+    elif found.section == "outputs":
+        pages, name = f"{start}.epoch({epoch}).outputs", "outputs"
+    else:
+        pages, name = f"{start}.datapoints", found.section
+    read = f"{pages}.read({idx}, {name!r})"
+    return f"from endoscope.runs import Run\n\nvalue = {read}{found.lookup}"

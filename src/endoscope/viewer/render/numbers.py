@@ -1,0 +1,182 @@
+"""Numbers: a tensor or array of any kind, whose values are handed out in parts as plain real arrays; and statistics.
+
+Nothing here converts a whole tensor at once: a part is taken first and converted then, so that a large tensor costs no
+more memory than it has already.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+Array = np.ndarray[Any, Any]
+
+_CHUNK = 1 << 20
+STATISTICS_OF = 1 << 27
+"""Values that statistics are computed of at most; a tensor with more says so."""
+_DENSE = 1 << 26  # elements of a sparse tensor that is made dense
+_WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_WIDER |= {getattr(torch, name): torch.float32 for name in dir(torch) if name.startswith("float8_")}
+
+
+def is_numbers(value: Any) -> bool:
+    """Whether a value is a tensor, or an array of numbers."""
+    return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc")
+
+
+class Numbers:
+    """One tensor or array.
+
+    >>> x = Numbers(torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16))
+    >>> x.shape, x.dtype, x.take(np.s_[0])
+    ((1, 2), 'bfloat16', array([1., 2.], dtype=float32))
+    """
+
+    def __init__(self, value: torch.Tensor | Array) -> None:
+        self.dtype = str(value.dtype).removeprefix("torch.")
+        self.notes: list[str] = []
+        """What is shown in place of what was stored."""
+        if isinstance(value, torch.Tensor):
+            value = self._strided(value.detach())
+            if value.is_complex() and value.is_conj():
+                value = value.resolve_conj()
+        self._data: Any = value
+        self.shape = tuple(int(n) for n in value.shape)
+        kind = "c" if isinstance(value, torch.Tensor) and value.is_complex() else getattr(value.dtype, "kind", "")
+        if kind == "c":
+            self.notes.append("complex values by their magnitude")
+
+    def _strided(self, t: torch.Tensor) -> torch.Tensor:
+        if t.is_quantized:
+            self.notes.append(f"{self.dtype} values dequantized")
+            return t.dequantize()
+        if t.layout is torch.strided:
+            return t
+        layout = str(t.layout).removeprefix("torch.")
+        if t.numel() <= _DENSE:
+            self.notes.append(f"{layout} tensor shown with its zeros")
+            return t.to_dense()
+        shape = "×".join(map(str, t.shape))
+        self.notes.append(f"only the stored values of a {layout} tensor of {shape}")
+        return t._values() if t.layout is torch.sparse_coo else t.values()
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values are integers or booleans."""
+        if isinstance(self._data, torch.Tensor):
+            return not (self._data.is_floating_point() or self._data.is_complex())
+        return self._data.dtype.kind in "biu"
+
+    def reshaped(self, *shape: int) -> Numbers:
+        """The same values in another shape."""
+        made = object.__new__(Numbers)
+        made.dtype, made.notes = self.dtype, self.notes
+        made._data = self._data.reshape(shape)
+        made.shape = tuple(int(n) for n in made._data.shape)
+        return made
+
+    def take(self, index: Any = ...) -> Array:
+        """Some values, as real numbers that numpy has; booleans as 0 and 1."""
+        part = self._data[index]
+        if isinstance(part, torch.Tensor):
+            if part.dtype in _WIDER:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # that complex32 is experimental
+                    part = part.to(_WIDER[part.dtype])
+            part = part.numpy()
+        part = np.asarray(part)
+        if part.dtype.kind == "c":
+            with np.errstate(all="ignore"):
+                return np.asarray(np.abs(part))
+        return (
+            part.view(np.uint8)
+            if part.dtype.kind == "b" and part.ndim
+            else part.astype(np.uint8)
+            if (part.dtype.kind == "b")
+            else part
+        )
+
+    def chunks(self, most: int | None = None) -> Iterator[Array]:
+        """All values, or the first ``most``, some at a time."""
+        flat = self.reshaped(-1)
+        end = flat.size if most is None else min(most, flat.size)
+        for at in range(0, end, _CHUNK):
+            yield flat.take(slice(at, min(at + _CHUNK, end)))
+
+    def digest(self) -> str:
+        """Another one when shape, type or values are others."""
+        hashed = xxhash.xxh3_64(f"{self.shape}{self.dtype}".encode())
+        for chunk in self.chunks():
+            hashed.update(np.ascontiguousarray(chunk).view(np.uint8).data if chunk.size else b"")
+        return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Over the finite values; None where there is none."""
+
+    min: float | int | None
+    mean: float | None
+    max: float | int | None
+    std: float | None
+    """Of the values themselves, divided by their number (not by one less)."""
+    nan: int
+    inf: int
+    count: int
+    over: str
+    """What min, mean, max and std are of."""
+
+
+def statistics(x: Numbers) -> Stats:
+    """Min, mean, max, std, and what is not finite; in one pass, in double precision.
+
+    >>> statistics(Numbers(torch.tensor([1.0, 3.0, float("nan")]))).mean
+    2.0
+    """
+    low: Any = None
+    high: Any = None
+    n, nan, inf, mean, spread, scale = 0, 0, 0, 0.0, 0.0, 1.0
+    for chunk in x.chunks(STATISTICS_OF):
+        if chunk.dtype.kind == "f":
+            smallest, largest = chunk.min(), chunk.max()
+            if not (np.isfinite(smallest) and np.isfinite(largest)):
+                finite = np.isfinite(chunk)
+                missing = int(np.isnan(chunk).sum())
+                nan, inf = nan + missing, inf + chunk.size - int(finite.sum()) - missing
+                chunk = chunk[finite]
+        if not chunk.size:
+            continue
+        smallest, largest = chunk.min().item(), chunk.max().item()
+        low = smallest if low is None else min(low, smallest)
+        high = largest if high is None else max(high, largest)
+        values = chunk.astype(np.float64)
+        reach = max(abs(float(smallest)), abs(float(largest)))
+        if reach > scale * 1e100:  # squares would leave the range of doubles
+            mean, spread, scale = mean * (scale / reach), spread * (scale / reach) ** 2, reach
+        if scale != 1.0:
+            values /= scale
+        part = float(values.mean())
+        values -= part
+        m = values.size
+        apart = part - mean
+        spread += float(values @ values) + apart * apart * n * m / (n + m)
+        mean += apart * m / (n + m)
+        n += m
+    parts = ["finite values" if nan or inf else "all values"]
+    if x.size > STATISTICS_OF:
+        parts = [f"the first {STATISTICS_OF:,} of {x.size:,} values" + (", finite ones" if nan or inf else "")]
+    over = ", ".join(parts + x.notes)
+    if not n:
+        return Stats(None, None, None, None, nan, inf, x.size, over)
+    return Stats(low, mean * scale, high, math.sqrt(spread / n) * scale, nan, inf, x.size, over)
