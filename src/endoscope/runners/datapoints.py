@@ -208,6 +208,11 @@ class IterableDatapoints(_Wrapped, IterableDataset[Any]):
             yield self._make(item, position if alone else None)
 
 
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset is iterated over; its items have no positions, and how many there are shows at the end."""
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
 def adapt(dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -> Datapoints | IterableDatapoints:
     """`Datapoints` or `IterableDatapoints` of any dataset; of one of these, the same again.
 
@@ -221,7 +226,7 @@ def adapt(dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -
             f"the dataset is {_shown(dataset)}, which can be read once only; expected a Dataset, or an IterableDataset "
             "whose __iter__ begins anew"
         )
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+    if is_stream(dataset):
         if not hasattr(dataset, "__iter__"):
             raise ConfigError(f"the dataset is {_shown(dataset)}; expected a Dataset with __getitem__ and __len__")
         return IterableDatapoints(dataset, make=make)

@@ -82,6 +82,14 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
+    def all(self, flag: bool) -> bool:
+        """Whether it is true on every rank; known to all of them."""
+        if not self.several:
+            return flag
+        flags = torch.tensor([int(flag)])
+        dist.all_reduce(flags, op=dist.ReduceOp.MIN, group=self.group)
+        return bool(flags.item())
+
     def wait(self) -> None:
         """Until every rank is here."""
         if self.several:

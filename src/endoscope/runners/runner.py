@@ -23,7 +23,7 @@ from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
-from endoscope.runners.datapoints import class_names
+from endoscope.runners.datapoints import class_names, is_stream
 from endoscope.runners.distributed import RankError, Ranks, Share, lost_connection
 from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
@@ -91,7 +91,7 @@ class BaseRunner:
         """The loader of a split's dataset; with several ranks, of this rank's share of it."""
         dataset = self._build(f"{split}_dataset")
         sampler: Sampler[int] | None = None
-        if self.ranks.several and hasattr(dataset, "__len__"):
+        if self.ranks.several and hasattr(dataset, "__len__") and not is_stream(dataset):
             rank, world = self.ranks.rank, self.ranks.world_size
             if split == "train":
                 shuffle = shuffles(self.settings.train_dataloader, default=shuffle)

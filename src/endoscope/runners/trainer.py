@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -31,6 +32,9 @@ from endoscope.schedule import checkpoint_epochs
 MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
               "eval_dataset", "eval_dataloader", "checkpoint", "overwrite", "runner")  # fmt: skip
 """Keys that may differ when a run is resumed; any other makes it another run."""
+COUNT_MOST = 1000
+COUNT_S = 10.0
+"""Batches that are left out are counted up to this number, or for so long."""
 
 
 class BaseTrainer(BaseRunner):
@@ -52,6 +56,7 @@ class BaseTrainer(BaseRunner):
         super().__init__(config, device)
         self.epoch = 0
         self.step = 0
+        self._left_out_told = False
         self._init_data()
         self._init_criterion()
         self._init_optimizer()
@@ -199,17 +204,52 @@ class BaseTrainer(BaseRunner):
 
     def _train_epoch_(self) -> LossSummary:
         self._before_train_loop()
-        total, group = length(self.train_loader), self.settings.accumulate
+        total = length(self.train_loader)
         what = f"epoch {self.epoch} training"
         came = False
-        for batch, parts, step_now in _in_steps(self.progress.over(self.train_loader, what, total), total, group):
+        for batch, parts, step_now in self._in_steps(self.progress.over(self.train_loader, what, total), total):
             came = True
             self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self.folder_alive(stage=what, step=self.step)
             self._interrupt.check()
         if not came:
-            raise ConfigError("train_dataset: it gave no batch; is it empty, or smaller than one with drop_last=True?")
+            where = " on one rank or more" if self.ranks.several else ""
+            raise ConfigError(
+                f"train_dataset: it gave no batch{where}; is it empty, or smaller than one with drop_last=True?"
+            )
         return self._losses()
+
+    def _in_steps(self, batches: Iterator[Any], total: int | None) -> Iterator[tuple[Any, int, bool]]:
+        """Each batch, how many make its step (the last may have fewer), and whether it completes it."""
+        group = self.settings.accumulate
+        if total is not None:
+            for k, batch in enumerate(batches):
+                yield batch, min(group, total - k + k % group), (k + 1) % group == 0 or k + 1 == total
+            return
+        step = list(islice(batches, group))  # how many are left is known only when they are there
+        while self.ranks.all(bool(step)):  # a rank alone in a step would wait for the others' gradients for ever
+            for k, batch in enumerate(step, 1):
+                yield batch, len(step), k == len(step)
+            step = list(islice(batches, group))
+        if self.ranks.several:
+            self._tell_left_out(len(step), batches)
+
+    def _tell_left_out(self, drawn: int, batches: Iterator[Any]) -> None:
+        """Warn, once, when some ranks had batches that the others had no counterpart for; ``drawn`` and all to come."""
+        told, more = self._left_out_told, False
+        if drawn and not told:
+            drawn, more = _counted(batches, drawn)
+        gathered = self.ranks.gather((drawn, more))
+        left = sum(count for count, _ in gathered)
+        self._left_out_told = told or bool(drawn or left)
+        if left and not told:
+            ended = ", ".join(str(rank) for rank, (count, _) in enumerate(gathered) if not count)
+            warnings.warn(
+                f"train_dataset: it gave fewer batches to rank {ended} than to others; epoch "
+                f"{self.epoch} ended there for all, and {'more than ' if any(m for _, m in gathered) else ''}{left} "
+                "batches of the others were left out, as will happen in each epoch; give every rank equally many",
+                stacklevel=2,
+            )
 
     def _train_batch(self, datapoint: dict[str, Any], *, parts: int, step_now: bool) -> None:
         with contextlib.nullcontext() if step_now else self._without_sync():
@@ -311,15 +351,15 @@ class BaseTrainer(BaseRunner):
         return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}
 
 
-def _in_steps(batches: Iterator[Any], total: int | None, group: int) -> Iterator[tuple[Any, int, bool]]:
-    """Each batch, how many make its step (the last may have fewer), and whether it completes it."""
-    if total is not None:
-        for k, batch in enumerate(batches):
-            yield batch, min(group, total - k + k % group), (k + 1) % group == 0 or k + 1 == total
-        return
-    while step := list(islice(batches, group)):  # how many are left is known only when they are there
-        for k, batch in enumerate(step, 1):
-            yield batch, len(step), k == len(step)
+def _counted(batches: Iterator[Any], count: int) -> tuple[int, bool]:
+    """How many batches there are with ``count`` that are known, and whether there are more: not all of a stream that
+    may have no end is read for a warning."""
+    until = time.monotonic() + COUNT_S
+    for _ in batches:
+        count += 1
+        if count >= COUNT_MOST or time.monotonic() > until:
+            return count, True
+    return count, False
 
 
 def _by_name(losses: LossSummary) -> dict[str, list[float]]:
