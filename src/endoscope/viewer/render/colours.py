@@ -35,12 +35,20 @@ def _srgb(lightness: float, chroma: float, hue: float) -> tuple[float, float, fl
 
 def colour(lightness: float, chroma: float, hue: float) -> tuple[int, int, int]:
     """The nearest colour of that lightness and hue that a screen can show: it gets greyer, never lighter."""
-    while True:
-        found = _srgb(lightness, chroma, hue)
-        if min(found) >= -1e-3 and max(found) <= 1.001:
-            red, green, blue = (round(255 * min(max(c, 0.0), 1.0)) for c in found)
-            return red, green, blue
-        chroma = chroma * 0.98 if chroma > 1e-4 else 0.0
+    low, high = 0.0, chroma
+    if _can_be_shown(lightness, chroma, hue):
+        low = chroma
+    else:
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _can_be_shown(lightness, middle, hue) else (low, middle)
+    red, green, blue = (round(255 * min(max(c, 0.0), 1.0)) for c in _srgb(lightness, low, hue))
+    return red, green, blue
+
+
+def _can_be_shown(lightness: float, chroma: float, hue: float) -> bool:
+    found = _srgb(lightness, chroma, hue)
+    return min(found) >= -1e-4 and max(found) <= 1.0001
 
 
 def _sequential() -> Table:
