@@ -21,7 +21,7 @@ from endoscope import __version__
 from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.runs import RunNotFoundError
 from endoscope.runs.scores import ScoreNotFoundError
-from endoscope.viewer import scores_api, storage_api
+from endoscope.viewer import scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
 from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
 
@@ -52,7 +52,7 @@ def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> S
         Route("/static/{name:path}", _static),
         *scores_api.routes(library),
         *storage_api.routes(library),
-        *_values(library),
+        *values_api.routes(library),
     ]
     errors = _Errors(library)
     return Starlette(
@@ -65,14 +65,6 @@ def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> S
             Exception: errors.unexpected,
         },
     )
-
-
-def _values(library: Library) -> list[Route]:
-    if importlib.util.find_spec("endoscope.viewer.values_api") is None:
-        return []
-    from endoscope.viewer import values_api
-
-    return values_api.routes(library)
 
 
 # ---------------------------------------------------------------- pages
