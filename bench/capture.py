@@ -29,10 +29,10 @@ from endoscope.debuggers import FeatureMapDebugger
 
 MB = 1e6
 PAGE_SIZE = 100 << 20
-LENGTHS = (100, 400)
+LENGTHS = (400, 1600)
 WARM_UP = 30
 FLAT_MB = 5.0
-"""Memory that may come and go with the allocator; growth with the length would be 144 MB between the two lengths."""
+"""Memory that may come and go with the allocator; keeping the maps would be 590 MB between the two lengths."""
 
 
 # ---------------------------------------------------------------- candidates
