@@ -35,6 +35,16 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported(*arguments) == "imported:"
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["trian"], 2)])
+def test_python_dash_m(arguments: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "endoscope", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == code
+    assert (endoscope.__version__ in done.stdout) == (code == 0)
+    assert ("closest: 'train'" in done.stderr) == (code == 2)
+
+
 def test_twin_a_command_that_works_is_caught(tmp_path: Path) -> None:
     assert imported("pages", "list", str(tmp_path)) == "imported: torch numpy rich"
 

@@ -103,8 +103,12 @@ def test_none_at_all(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_model(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not fit the model"):
+    with pytest.raises(CheckpointError, match="does not fit the model") as raised:
         load_weights(nn.Linear(2, 3), nn.Linear(2, 4).state_dict(), "checkpoint.pt")
+    first, *lines = str(raised.value).splitlines()
+    assert first == "the checkpoint 'checkpoint.pt' does not fit the model:"
+    assert lines[1].startswith("  size mismatch for weight: copying a param with shape torch.Size([4, 2])")
+    assert all(line.isprintable() for line in lines)  # the command line shows a tab as \\t
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+from collections import OrderedDict
 from fractions import Fraction
 from typing import Any
 
@@ -103,6 +105,44 @@ def test_a_loss_overwritten_later_was_copied() -> None:
     criterion.add_to_buffer(loss)
     loss.zero_()
     assert criterion.summarize().values == [2.0]
+
+
+class Smoothed(nn.CrossEntropyLoss):
+    """The user's own: it knows what the model gives."""
+
+    def forward(self, outputs: Any, labels: Any) -> torch.Tensor:
+        return super().forward(outputs["logits"], labels)
+
+
+def own(outputs: Any, labels: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs["logits"], labels)
+
+
+class Inherited(nn.CrossEntropyLoss):
+    pass
+
+
+TORCHS = [
+    nn.CrossEntropyLoss(),
+    Inherited(),
+    nn.functional.cross_entropy,
+    functools.partial(nn.functional.cross_entropy, label_smoothing=0.0),
+]
+
+
+@pytest.mark.parametrize("criterion", [*TORCHS, Smoothed(), own])
+def test_outputs_that_are_a_dict(criterion: Any) -> None:
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    expected = nn.functional.cross_entropy(logits, labels)
+    for outputs in ({"logits": logits, "hidden": 1}, OrderedDict(logits=logits)):
+        assert torch.equal(as_criterion(criterion)(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("criterion", TORCHS[:3])
+def test_a_dict_without_logits(criterion: Any) -> None:
+    message = "the outputs have no 'logits', only \\['a', 'b'\\]; write a criterion of your own"
+    with pytest.raises(CriterionError, match=message):
+        as_criterion(criterion)({"b": 1, "a": 2}, torch.tensor([0]))
 
 
 def test_summarize_may_be_called_again_and_reset_forgets() -> None:

@@ -13,6 +13,7 @@ from endoscope.debuggers.feature_map import FeatureMapDebugger
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError
 from endoscope.runners import kinds
+from endoscope.runners.metrics.regression import RegressionMetric
 from endoscope.runners.settings import Job, Settings, documented_keys, key, key_names
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
@@ -33,7 +34,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "eval_dataset": data,
         "model": {"class": torch.nn.Linear, "args": {"in_features": 3, "out_features": 1}},
         "criterion": {"class": torch.nn.MSELoss},
-        "metric": score,
+        "metric": RegressionMetric(),
         "optimizer": {"class": torch.optim.SGD, "args": {"lr": 0.1}},
     }
     whole.update(changes)
@@ -181,7 +182,10 @@ def test_a_config_that_is_no_dict() -> None:
         ("model", torch.nn.Linear, f"model: found the class Linear; expected {NODE} or a torch.nn.Module"),
         ("model", score, f"model: found a function; expected {NODE} or a torch.nn.Module"),
         ("criterion", torch.nn.MSELoss, f"criterion: found the class MSELoss; expected {NODE} or a callable"),
-        ("metric", 3, f"metric: found 3; expected {NODE} or a callable"),
+        ("metric", 3, f"metric: found 3; expected {NODE} or a BaseMetric"),
+        ("metric", score, f"metric: found a function; expected {NODE} or a BaseMetric"),
+        ("metric", RegressionMetric, f"metric: found the class RegressionMetric; expected {NODE} or a BaseMetric"),
+        ("torch_threads", 0, "torch_threads: found 0; expected a whole number, 1 or more, or None"),
         ("optimizer", None, f"optimizer: found None; expected {NODE}"),
         ("scheduler_step", "epochs", "scheduler_step: found 'epochs'; expected 'epoch' or 'step'; closest: 'epoch'"),
         (

@@ -19,10 +19,12 @@ from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners import kinds
 from endoscope.runners.checkpoints import load_checkpoint
-from endoscope.runners.criterion import BaseCriterion
+from endoscope.runners.criterion import BaseCriterion, CriterionError
+from endoscope.runners.metrics.classification import ClassificationMetric
 from endoscope.runners.settings import Settings, key
 from endoscope.runners.supervised import SupervisedTrainer
 from endoscope.runners.trainer import BaseTrainer
+from endoscope.runs import Run
 from endoscope.runs.scores import read_scores
 
 from .training import TRAIN, VAL, Blobs, Net, canonical, config, final, node
@@ -363,3 +365,104 @@ def test_an_iterable_dataset_trains_as_one_with_a_length(tmp_path: Path) -> None
     common["train_dataloader"] = node(DataLoader, batch_size=8)
     SupervisedTrainer(config(tmp_path / "b", train_dataset=node(Stream), **common)).run()
     assert final(tmp_path / "a")["model"] == final(tmp_path / "b")["model"]
+
+
+# ---------------------------------------------------------------- what a step returns
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        (lambda loss: None, "None"),
+        (lambda loss: loss.item(), "a float"),
+        (lambda loss: {"loss": loss}, "a dict"),
+        (lambda loss: loss.repeat(3), r"a tensor of shape \(3,\)"),
+        (lambda loss: loss.detach(), "a loss without a gradient"),
+    ],
+)
+def test_a_step_that_returns_no_loss(returned: Any, found: str, tmp_path: Path) -> None:
+    class Own(SupervisedTrainer):
+        def _train_step(self, datapoint: dict[str, Any]) -> Any:
+            return returned(super()._train_step(datapoint))
+
+    message = (
+        rf"^Own._train_step returned {found}; expected the loss of the batch, a scalar tensor with a gradient: return"
+    )
+    with pytest.raises(CriterionError, match=message):
+        Own(config(tmp_path)).run()
+
+
+# ---------------------------------------------------------------- threads
+def test_torch_computes_with_so_many_threads_while_it_runs(tmp_path: Path) -> None:
+    seen = []
+
+    class Own(SupervisedTrainer):
+        def _train_step(self, datapoint: dict[str, Any]) -> Any:
+            seen.append(torch.get_num_threads())
+            return super()._train_step(datapoint)
+
+    before = torch.get_num_threads()
+    Own(config(tmp_path / "a", torch_threads=before + 1, epochs=1)).run()
+    assert {*seen} == {before + 1}
+    assert torch.get_num_threads() == before
+    seen.clear()
+    Own(config(tmp_path / "b", epochs=1)).run()
+    assert {*seen} == {before}
+    Own(config(tmp_path / "a", torch_threads=before, epochs=2)).run()  # resumed with another number
+
+
+# ---------------------------------------------------------------- names of classes
+class PerClass(ClassificationMetric):
+    AGGREGATED: ClassVar[Any] = {**ClassificationMetric.AGGREGATED, **{f"hits/{n}": "higher" for n in range(4)}}
+    BY_CLASS = ("hits",)
+
+    def aggregate(self, scores: Any, evidence: Any, sums: Any) -> dict[str, float]:
+        return {**super().aggregate(scores, evidence, sums), **{f"hits/{n}": float(n) for n in range(4)}}
+
+
+def test_scores_of_classes_are_shown_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SupervisedTrainer(config(tmp_path, metric=node(PerClass), epochs=1)).run()
+    assert "   hits/red 0   hits/green 1   hits/blue 2   hits/3 3   " in capsys.readouterr().out
+    run = Run(tmp_path)
+    assert run.about.by_class == ("hits",)
+    assert "hits/0" in run.progress.epochs[0].scores
+    SupervisedTrainer(config(tmp_path / "renamed", metric=node(PerClass), epochs=1, class_names=["a"])).run()
+    assert "   hits/a 0   hits/1 1   " in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- models that return a dict
+class DictNet(Net):
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"logits": super().forward(x), "features": x}
+
+
+def test_a_model_that_returns_a_dict_trains_as_one_that_does_not(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path / "plain")).run()
+    SupervisedTrainer(config(tmp_path / "dict", model=node(DictNet))).run()
+    assert final(tmp_path / "plain") == final(tmp_path / "dict")
+    outputs = Run(tmp_path / "dict").epochs[-1].outputs
+    assert outputs is not None
+    assert outputs[3]["outputs"]["logits"].shape == (1, 3)
+
+
+class Tokens(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, k: int) -> dict[str, Any]:
+        return {"input_ids": [1, 2 + k % 3, 3], "attention_mask": [1, 1, 1], "label": k % 2}
+
+
+def bert() -> torch.nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=10, **sizes))  # type: ignore[no-any-return]
+
+
+def test_a_model_of_hugging_face(tmp_path: Path) -> None:
+    changed = {"train_dataset": node(Tokens), "val_dataset": node(Tokens), "model": bert(), "debugger": None}
+    SupervisedTrainer(config(tmp_path, epochs=1, **changed)).run()
+    run = Run(tmp_path)
+    assert run.problems == []
+    (epoch,) = run.epochs
+    assert epoch.scores is not None and epoch.outputs is not None
+    assert len(epoch.scores.indices) == 12
+    assert epoch.outputs[0]["outputs"]["logits"].shape == (1, 2)

@@ -22,6 +22,7 @@ from endoscope.runs.scores import (
     decode,
     encode,
     read_scores,
+    score_label,
     write_scores,
 )
 
@@ -219,3 +220,25 @@ def test_the_path_for_writers_of_metrics_gives_the_same_objects() -> None:
     assert runners_scores.__all__ == scores_module.__all__
     for name in runners_scores.__all__:
         assert getattr(runners_scores, name) is getattr(scores_module, name)
+
+
+# ---------------------------------------------------------------- names
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("iou/0", "iou/road"),
+        ("iou/1", "iou/car"),
+        ("iou/2", "iou/2"),
+        ("iou/-1", "iou/-1"),
+        ("iou/٣", "iou/٣"),
+        ("iou/" + "9" * 5000, "iou/" + "9" * 5000),
+        ("iou/x", "iou/x"),
+        ("iou", "iou"),
+        ("recall/1", "recall/1"),  # at one, not of class 1
+        ("a/iou/1", "a/iou/1"),
+    ],
+)
+def test_scores_of_a_class_are_called_by_its_name(name: str, label: str) -> None:
+    assert score_label(name, by_class=["iou"], class_names=["road", "car"]) == label
+    assert score_label(name, by_class=[], class_names=["road", "car"]) == name
+    assert score_label(name, by_class=["iou"], class_names=None) == name

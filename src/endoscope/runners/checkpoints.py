@@ -62,7 +62,8 @@ def load_weights(model: torch.nn.Module, state: Mapping[str, Any], path: Path | 
     try:
         model.load_state_dict(state)
     except RuntimeError as e:
-        raise CheckpointError(f"the checkpoint {str(path)!r} does not fit the model: {e}") from e
+        found = [line.strip() for line in str(e).splitlines()]
+        raise CheckpointError("\n  ".join([f"the checkpoint {str(path)!r} does not fit the model:", *found])) from e
 
 
 def check_storable(name: str, state: Any) -> None:

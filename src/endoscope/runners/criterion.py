@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from endoscope.runners.buffer import AsyncBuffer
 
 
 class CriterionError(EndoscopeError, ValueError):
-    """A criterion returned something that is no loss."""
+    """A criterion, or the step of a trainer, gave something that is no loss, or was given what it cannot work with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,9 @@ class TorchCriterion(BaseCriterion):
 
     >>> criterion = TorchCriterion(torch.nn.CrossEntropyLoss())
     >>> config = {"class": TorchCriterion, "args": {"criterion": {"class": torch.nn.CrossEntropyLoss, "args": {}}}}
+
+    Where the outputs are a dict, as models of Hugging Face give them, a loss of torch gets their ``logits``. One of
+    your own gets the outputs as they are.
     """
 
     def __init__(self, criterion: Callable[[Any, Any], Tensor]) -> None:
@@ -171,9 +175,29 @@ class TorchCriterion(BaseCriterion):
                 "torch.nn.CrossEntropyLoss(), or a function of outputs and labels"
             )
         self.criterion = criterion
+        self._is_torchs = _is_torchs(criterion)
 
     def forward(self, outputs: Any, labels: Any) -> Tensor:
+        if self._is_torchs and isinstance(outputs, Mapping):
+            if "logits" not in outputs:
+                raise CriterionError(
+                    f"{_name(self.criterion)}: the outputs have no 'logits', only {sorted(map(str, outputs))}; "
+                    "write a criterion of your own, which is given the dict"
+                )
+            outputs = outputs["logits"]
         return self.criterion(outputs, labels)
+
+
+def _is_torchs(criterion: Any) -> bool:
+    """Whether torch wrote it, so that it takes tensors."""
+    while isinstance(criterion, functools.partial):
+        criterion = criterion.func
+    wrote = type(criterion).forward if isinstance(criterion, torch.nn.Module) else criterion
+    return str(getattr(wrote, "__module__", "")).split(".")[0] == "torch"
+
+
+def _name(criterion: Any) -> str:
+    return str(getattr(criterion, "__name__", type(criterion).__name__))
 
 
 def as_criterion(criterion: Any) -> BaseCriterion:

@@ -63,8 +63,7 @@ class BaseEvaluator(BaseRunner):
         with self._running():
             scores = self._eval_epoch_()
         if scores is not None:
-            shown = "   ".join(f"{name} {value:.4g}" for name, value in scores.aggregated.items())
-            self.progress.say(f"{len(scores.per_datapoint)} datapoints   {shown}")
+            self.progress.say(f"{len(scores.per_datapoint)} datapoints   {self._shown(scores)}")
         return scores
 
     def _eval_epoch_(self) -> Scores | None:

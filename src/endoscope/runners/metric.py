@@ -47,6 +47,9 @@ class BaseMetric(ABC):
     EVIDENCE: ClassVar[Sequence[str]] = ()
     """What is returned with the scores for `aggregate` alone, with the shape (B, ...)."""
 
+    BY_CLASS: ClassVar[Sequence[str]] = ()
+    """Scores that exist for each class: ``iou`` when there are ``iou/0``, ``iou/1`` and so on. Shown with its name."""
+
     _buffer: AsyncBuffer[tuple[Tensor, dict[str, Tensor]]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -33,7 +33,7 @@ from endoscope.runners.run_folder import RunFolder, make_work_dir
 from endoscope.runners.settings import Settings
 from endoscope.runs import layout
 from endoscope.runs.about import Status
-from endoscope.runs.scores import Scores
+from endoscope.runs.scores import Scores, score_label
 
 log = logging.getLogger("endoscope")
 
@@ -153,6 +153,12 @@ class BaseRunner:
             )
         return scores
 
+    def _shown(self, scores: Scores) -> str:
+        """The scores over all datapoints, for people."""
+        by_class, names = self.metric.BY_CLASS, self.class_names
+        labels = {name: score_label(name, by_class=by_class, class_names=names) for name in scores.aggregated}
+        return "   ".join(f"{labels[name]} {value:.4g}" for name, value in scores.aggregated.items())
+
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = _DTYPES[self.settings.precision]
         return torch.autocast(self.device.type, dtype) if dtype is not None else contextlib.nullcontext()
@@ -198,13 +204,14 @@ class BaseRunner:
             "world_size": self.ranks.world_size,
             "directions": {**self.metric.DIRECTIONS, **self.metric.AGGREGATED},
             "class_names": self.class_names,
+            "by_class": list(self.metric.BY_CLASS),
             "save_datapoints": self.settings.save_datapoints,
         }
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         """Within this block the run is running; afterwards its folder says how it ended."""
-        with self._claimed(), self._interrupt:
+        with self._claimed(), _threads(self.settings.torch_threads), self._interrupt:
             if self.ranks.first:
                 self.folder.begin(self._about(), as_json(self.config))
             broken = True
@@ -279,6 +286,20 @@ class BaseRunner:
         random.seed(own)
         np.random.seed(own % 2**32)
         torch.manual_seed(own)
+
+
+@contextlib.contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    """Within this block torch computes with so many threads; None leaves it alone."""
+    if wanted is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from endoscope.runs.scores import (
     ScoresFormatError,
     Split,
     read_scores,
+    score_label,
     write_scores,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "ScoresFormatError",
     "Split",
     "read_scores",
+    "score_label",
     "write_scores",
 ]

@@ -19,6 +19,7 @@ from endoscope.config import check_node, is_node
 from endoscope.errors import ConfigError, closest
 from endoscope.runners import kinds
 from endoscope.runners.kinds import Kind, Refused
+from endoscope.runners.metric import BaseMetric
 
 Job = Literal["train", "eval"]
 JOBS: dict[Job, str] = {"train": "train", "eval": "evaluate"}
@@ -114,7 +115,11 @@ class Settings:
         required=_TRAIN,
         jobs=_TRAIN,
     )
-    metric: Any = key(kinds.node_or("a callable", callable), "the scores of every datapoint", required=_BOTH)
+    metric: Any = key(
+        kinds.node_or("a BaseMetric", lambda value: isinstance(value, BaseMetric)),
+        "the scores of every datapoint",
+        required=_BOTH,
+    )
     optimizer: Any = key(kinds.node("params"), "the optimizer; the runner adds `params`", required=_TRAIN, jobs=_TRAIN)
     scheduler: Any = key(
         kinds.optional(kinds.node("optimizer")),
@@ -143,6 +148,10 @@ class Settings:
         kinds.choice("float32", "bfloat16", "float16"),
         "of the forward pass, by autocast; `'float16'` also scales the loss",
         default="float32",
+    )
+    torch_threads: int | None = key(
+        kinds.optional(kinds.whole(at_least=1)),
+        "how many threads torch computes with on the CPU while the run runs; `None` leaves that alone",
     )
     accumulate: int = key(
         kinds.whole(at_least=1), "how many batches make one step of the optimizer", default=1, jobs=_TRAIN

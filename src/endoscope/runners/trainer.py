@@ -21,7 +21,7 @@ from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json, differences
-from endoscope.runners.criterion import BaseCriterion, LossSummary, as_criterion
+from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
 from endoscope.runners.runner import BaseRunner, length
 from endoscope.runs import layout
 from endoscope.runs.atomic import write_json
@@ -30,7 +30,7 @@ from endoscope.runs.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
 
 MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
-              "eval_dataset", "eval_dataloader", "checkpoint", "overwrite", "runner")  # fmt: skip
+              "eval_dataset", "eval_dataloader", "checkpoint", "overwrite", "runner", "torch_threads")  # fmt: skip
 """Keys that may differ when a run is resumed; any other makes it another run."""
 COUNT_MOST = 1000
 COUNT_S = 10.0
@@ -185,9 +185,8 @@ class BaseTrainer(BaseRunner):
         )
         write_json(self.epoch_dir / layout.TRAINING_LOSSES, _by_name(losses))
         self._save_checkpoint()
-        shown = "   ".join(f"{name} {value:.4g}" for name, value in scores.aggregated.items())
         took = f"{time.monotonic() - began:.1f} s"
-        self.progress.say(f"epoch {self.epoch}   training loss {losses.mean:.4g}   {shown}   {took}")
+        self.progress.say(f"epoch {self.epoch}   training loss {losses.mean:.4g}   {self._shown(scores)}   {took}")
 
     @property
     def epoch_dir(self) -> Path:
@@ -255,6 +254,7 @@ class BaseTrainer(BaseRunner):
         with contextlib.nullcontext() if step_now else self._without_sync():
             with self._autocast():
                 loss = self._train_step(datapoint)
+            self._check_loss(loss)
             self.criterion.add_to_buffer(loss)
             self.scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
         if step_now:
@@ -263,6 +263,18 @@ class BaseTrainer(BaseRunner):
     @abstractmethod
     def _train_step(self, datapoint: dict[str, Any]) -> torch.Tensor:
         """The loss of one batch. The gradient, and the step when it is due, are the trainer's."""
+
+    def _check_loss(self, loss: Any) -> None:
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad:
+            return
+        if not isinstance(loss, torch.Tensor):
+            found = "None" if loss is None else f"a {type(loss).__name__}"
+        else:
+            found = "a loss without a gradient" if loss.numel() == 1 else f"a tensor of shape {tuple(loss.shape)}"
+        raise CriterionError(
+            f"{type(self).__name__}._train_step returned {found}; expected the loss of the batch, a scalar tensor with "
+            "a gradient: return self.criterion(datapoint['outputs'], datapoint['labels'])"
+        )
 
     def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
         """Gradients that are only added up need not be sent to the other ranks."""

@@ -45,6 +45,8 @@ class About:
     """How many are wanted."""
     checkpoint_epochs: tuple[int, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    by_class: tuple[str, ...] | None = None
+    """Scores that exist for each class, as ``iou`` for ``iou/0``, ``iou/1``; `score_label` shows them by name."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     """The whole file as plain data, with what is not listed here: ``git``, ``versions``, keys of other versions."""
@@ -81,6 +83,7 @@ def read_about(file: BinaryIO) -> Decoded[About]:
         epochs=f.take("epochs", fields.count),
         checkpoint_epochs=f.take("checkpoint_epochs", fields.counts),
         class_names=f.take("class_names", fields.texts),
+        by_class=f.take("by_class", fields.texts),
         directions=f.table("directions", fields.direction),
         details=found,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -26,6 +26,7 @@ __all__ = [
     "ScoresFormatError",
     "Split",
     "read_scores",
+    "score_label",
     "write_scores",
 ]
 
@@ -82,6 +83,21 @@ class Scores:
             return (False, 0.0, idx) if math.isnan(score) else (True, sign * score, idx)
 
         return sorted(found, key=badness)[: max(n, 0)]
+
+
+def score_label(name: str, *, by_class: Sequence[str], class_names: Sequence[str] | None) -> str:
+    """How a score is called before people: ``iou/3`` by the name of class 3, where that is known.
+
+    >>> score_label("iou/1", by_class=["iou"], class_names=["road", "car"])
+    'iou/car'
+
+    by_class: the scores that exist for each class, as run.json has them.
+    """
+    base, _, number = name.rpartition("/")
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    if base in by_class and class_names and is_number and int(number) < len(class_names):
+        return f"{base}/{class_names[int(number)]}"
+    return name
 
 
 def write_scores(scores: Scores, folder: Path, *, split: Split, epoch: int | None = None) -> Path:

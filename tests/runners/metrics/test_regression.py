@@ -74,3 +74,10 @@ def test_shapes_that_differ_are_refused_not_broadcast(shapes: Any) -> None:
     outputs, labels = (torch.zeros(shape) for shape in shapes)
     with pytest.raises(MetricError, match=r"RegressionMetric: outputs have shape .*; expected the same shape"):
         RegressionMetric()({"outputs": outputs, "labels": labels})
+
+
+def test_outputs_that_are_a_dict_give_their_logits() -> None:
+    labels = torch.tensor([1.0, 4.0])
+    for outputs in (torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [2.0]])):
+        scores = RegressionMetric()({"outputs": {"logits": outputs}, "labels": labels})
+        assert scores["squared_error"].tolist() == [0.0, 4.0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.metrics.tensors import precise, tensor_of
+from endoscope.runners.metrics.tensors import logits_of, precise, tensor_of
 from endoscope.runs.scores import Direction
 
 
@@ -20,9 +20,10 @@ class RegressionMetric(BaseMetric):
     >>> metric({"outputs": torch.tensor([1.0, 2.0]), "labels": torch.tensor([1.0, 4.0])})["squared_error"]
     tensor([0., 4.])
 
-    Outputs and labels have the same shape (B, ...); dimensions of size 1 may be missing from either. ``rmse`` is the
-    root of the mean of ``squared_error``. ``r2`` is over all values of all datapoints together: 1 is perfect, 0 is no
-    better than the mean label, and it is NaN where the labels are all the same, because it is not defined there.
+    Outputs (or their ``logits``, where they are a dict) and labels have the same shape (B, ...); dimensions of size 1
+    may be missing from either. ``rmse`` is the root of the mean of ``squared_error``. ``r2`` is over all values of all
+    datapoints together: 1 is perfect, 0 is no better than the mean label, and it is NaN where the labels are all the
+    same, because it is not defined there.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"absolute_error": "lower", "squared_error": "lower"}
@@ -31,7 +32,7 @@ class RegressionMetric(BaseMetric):
 
     def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Tensor]:
         who = type(self).__name__
-        outputs, labels = (precise(tensor_of(datapoint, name, who)) for name in ("outputs", "labels"))
+        outputs, labels = precise(logits_of(datapoint, who)), precise(tensor_of(datapoint, "labels", who))
         if not outputs.ndim or not labels.ndim or len(outputs) != len(labels) or _sizes(outputs) != _sizes(labels):
             raise MetricError(
                 f"{who}: outputs have shape {tuple(outputs.shape)}, labels {tuple(labels.shape)}; "

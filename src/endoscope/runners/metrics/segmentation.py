@@ -31,6 +31,7 @@ class SegmentationMetric(BaseMetric):
 
     DIRECTIONS: Mapping[str, Direction] = {"mean_iou": "higher", "pixel_accuracy": "higher"}
     EVIDENCE = ("class_pixels",)
+    BY_CLASS = ("iou",)
 
     def __init__(self, num_classes: int, *, ignore_index: int | None = None) -> None:
         if num_classes < 1:
