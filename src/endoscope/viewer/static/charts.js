@@ -55,12 +55,16 @@ export function lineChart({ label, series, height = 240, now = null, log = false
     const px = (x) => pad.left + ((x - x0) / (x1 - x0)) * (width - pad.left - pad.right);
     const py = (y) => height - pad.bottom - ((f(y) - f0) / (f1 - f0)) * (height - pad.top - pad.bottom);
     const svg = s("svg", { height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-    for (const y of log ? logTicks(low, high) : ticks(low, high)) {
+    const marks = log ? logTicks(low, high) : ticks(low, high);
+    const decimals = marks.length > 1 && !log ? Math.max(0, -Math.floor(Math.log10(marks[1] - marks[0]) + 1e-9)) : null;
+    for (const y of marks) {
+      const text = decimals === null || decimals > 4 || Math.abs(y) >= 1e5 ? show(y, 2) : y.toFixed(decimals).replace("-", "−");
       svg.append(s("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(y), y2: py(y) }));
-      svg.append(s("text", { x: pad.left - 8, y: py(y) + 4, "text-anchor": "end" }, show(y, 2)));
+      svg.append(s("text", { x: pad.left - 8, y: py(y) + 4, "text-anchor": "end" }, text));
     }
     const wanted = Math.min(8, Math.floor(width / 60));
-    for (const x of ticks(x0, x1, wanted).filter((t) => Number.isInteger(t) && t >= x0 && t <= x1))
+    const shown = xs.length <= wanted ? xs : ticks(x0, x1, wanted).filter((t) => Number.isInteger(t) && t >= x0 && t <= x1);
+    for (const x of shown)
       svg.append(s("text", { x: px(x), y: height - 6, "text-anchor": "middle" }, names ? names(x) : x));
     svg.append(s("line", { class: "axis", x1: pad.left, x2: width - pad.right, y1: height - pad.bottom, y2: height - pad.bottom }));
     if (now !== null && now >= x0 && now <= x1)
@@ -124,6 +128,7 @@ export function lineChart({ label, series, height = 240, now = null, log = false
 }
 
 export function histogram({ label, edges, counts, height = 120, width = 320 }) {
+  if (!counts.length) return h("p.soft", {}, "No value is finite.");
   const pad = { left: 8, right: 8, top: 4, bottom: 20 };
   const high = Math.max(1, ...counts);
   const x0 = number(edges[0]);

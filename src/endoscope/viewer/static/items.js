@@ -32,11 +32,18 @@ function ofText(body, one) {
   return `${count(body.shown)} of ${count(body.of)} ${one}`;
 }
 
-function ramp(range, colours) {
-  if (!range) return null;
-  const bar = h("span.bar.viridis", { "aria-hidden": "true" });
-  if (Array.isArray(colours) && colours.length > 1) bar.style.background = `linear-gradient(90deg, ${colours.join(", ")})`;
-  return h("span.legend.ramp", { style: { margin: "0" } }, h("span.ramp", {}, show(range[0]), bar, show(range[1])));
+// The scale of a picture: its range, its colours, and those of NaN and infinities where it has some.
+export function scale(body) {
+  if (!body.range) return null;
+  const bar = h("span.bar", { "aria-hidden": "true" });
+  if (Array.isArray(body.legend)) bar.style.background = `linear-gradient(90deg, ${body.legend.join(", ")})`;
+  const odd = (colour, name) => (colour ? h("span", {}, h("i.swatch", { style: { background: colour } }), name) : null);
+  return h("span.scale", {}, h("span.ramp", {}, show(body.range[0]), body.legend ? bar : "to", show(body.range[1])), odd(body.nan_colour, "NaN"), odd(body.inf_colour, "Inf"));
+}
+
+// What is not shown, or shown otherwise: said by the server, never left out.
+function note(item) {
+  return item.body && item.body.note ? h("p.note", {}, item.body.note) : null;
 }
 
 function zoom(item, index, total) {
@@ -60,7 +67,7 @@ function zoom(item, index, total) {
   image.width = size.width;
   image.height = size.height;
   replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))), image,
-    h("p.sub", { style: { "margin-top": "8px" } }, ramp(body.range, body.colours)));
+    h("p.sub", { style: { "margin-top": "8px" } }, scale(body)));
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(at - 1);
     else if (event.key === "ArrowRight") turn(at + 1);
@@ -72,14 +79,21 @@ function zoom(item, index, total) {
   dialog.showModal();
 }
 
+// Tiles beside and below each other, with gaps.
+export function sheetSize(body) {
+  if (body.width && body.height) return { width: body.width, height: body.height };
+  const [tw, th] = Array.isArray(body.tile) ? body.tile : [body.tile || 64, body.tile || 64];
+  const gap = body.gap || 0;
+  const columns = body.columns || body.shown || body.heads || 1;
+  const rows = body.rows || 1;
+  return { width: columns * (tw + gap) - gap, height: rows * (th + gap) - gap };
+}
+
 function channels(item, { small, alt, side }) {
   const body = item.body;
-  const [tw, th] = body.tile || [32, 32];
-  const width = body.width || body.columns * tw;
-  const height = body.height || body.rows * th;
+  const { width, height } = sheetSize(body);
   if (small) return img(body.src, width, height, alt, side || 240);
-  const scale = Math.max(1, Math.floor(48 / tw));
-  const image = h("img", { src: picture(body.src), width: width * scale, height: height * scale, alt, class: scale > 1 ? "pixels" : null });
+  const image = h("img", { src: picture(body.src), width, height, alt });
   const first = { page: 0 };
   const text = h("span.mono", {}, ofText(body, "channels"));
   const pages = Math.ceil(body.of / Math.max(1, body.shown));
@@ -104,20 +118,16 @@ function channels(item, { small, alt, side }) {
     if (index < body.of) zoom(item, index, body.of);
   };
   const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a channel of ${item.name}`, onclick: pick }));
-  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, ramp(body.range, body.colours))];
+  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, scale(body))];
 }
 
 function attention(item, { small, alt, side }) {
   const body = item.body;
-  const [tw, th] = Array.isArray(body.tile) ? body.tile : [body.tile || 64, body.tile || 64];
-  const columns = body.columns || body.shown || body.heads || 1;
-  const width = body.width || columns * tw;
-  const height = body.height || (body.rows || 1) * th;
+  const { width, height } = sheetSize(body);
   if (small) return img(body.src, width, height, alt, side || 240);
-  const scale = Math.max(1, Math.min(4, Math.floor(120 / tw)));
   return [
-    h("img", { src: picture(body.src), width: width * scale, height: height * scale, alt, class: "pixels" }),
-    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), ramp(body.range, body.colours)),
+    h("img", { src: picture(body.src), width, height, alt }),
+    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), scale(body)),
     body.tokens ? h("div.tokens", { role: "list", "aria-label": "tokens" }, body.tokens.map((t) => h("span", { role: "listitem" }, t))) : null,
   ];
 }
@@ -138,7 +148,7 @@ function heatmap(item, { small, alt, side }) {
   const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, 144), h("figcaption", {}, "over the input")) : null;
   return [
     h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
-    h("div.under", {}, ramp(body.range, body.colours)),
+    h("div.under", {}, scale(body)),
   ];
 }
 
@@ -156,13 +166,20 @@ export function keys(series) {
   return series.map((one) => h("span", {}, h("i.keyline", { style: { color: one.colour, "border-top-style": one.dash ? "dashed" : "solid" } }), one.name));
 }
 
+function cellOf(value, right) {
+  const isNumber = typeof value === "number";
+  return h(right ? "td.num" : isNumber ? "td.mono" : "td", { title: isNumber && !Number.isInteger(value) ? String(value) : null }, right || isNumber ? show(value, 4) : value ?? "–");
+}
+
 function tableOf(item) {
   const body = item.body;
+  const same = (i) => i > 0 && body.columns[i] === "name" && body.rows.every((row) => row[i] === null || String(row[i]) === String(row[i - 1]));
+  const columns = body.columns.map((_, i) => i).filter((i) => !same(i)); // names that only repeat the class are left out
   const numeric = body.columns.map((_, i) => body.rows.length > 0 && body.rows.every((row) => row[i] === null || typeof row[i] === "number" || /^-?(NaN|Infinity)$/.test(row[i])));
   return [
     h("div.scroll", { tabindex: body.rows.length > 10 ? "0" : null }, h("table", { "aria-label": item.name },
-      h("thead", {}, h("tr", {}, body.columns.map((c, i) => h(numeric[i] ? "th.num" : "th", { scope: "col" }, c)))),
-      h("tbody", {}, body.rows.map((row) => h("tr", {}, row.map((v, i) => h(numeric[i] ? "td.num" : "td", {}, numeric[i] ? show(v, 4) : v ?? "–"))))))),
+      h("thead", {}, h("tr", {}, columns.map((i) => h(numeric[i] ? "th.num" : "th", { scope: "col" }, body.columns[i])))),
+      h("tbody", {}, body.rows.map((row) => h("tr", {}, columns.map((i) => cellOf(row[i], numeric[i])))))),
     body.of > body.shown ? h("div.under", {}, h("span.mono", {}, ofText(body, "rows"))) : null,
   ];
 }
@@ -170,14 +187,13 @@ function tableOf(item) {
 const DRAW = {
   image: (item, how) => [
     img(item.body.src, item.body.width, item.body.height, how.alt, how.side || 144),
-    !how.small && item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "slices"))) : null,
   ],
   channels, attention, mask, heatmap, line,
   histogram: (item, how) => histogram({ label: `histogram of ${item.name}`, edges: item.body.edges, counts: item.body.counts, width: how.small ? 220 : 320, height: how.small ? 96 : 120 }),
   table: tableOf,
   text: (item) => [h("pre.value", {}, item.body.text), item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "characters"))) : null],
-  scalar: (item) => h("div.scalar", {}, typeof item.body.value === "number" || /^-?(NaN|Infinity)$/.test(item.body.value) ? show(item.body.value, 5) : String(item.body.value ?? "–"),
-    item.body.name ? h("small", {}, item.body.name) : null),
+  scalar: (item) => h(typeof item.body.value === "number" ? "div.scalar" : "div.scalar.words", {}, typeof item.body.value === "number" || /^-?(NaN|Infinity)$/.test(item.body.value) ? show(item.body.value, 5) : String(item.body.value ?? "–"),
+    item.body.name && item.body.name !== String(item.body.value) ? h("small", {}, item.body.name) : null),
   problem: (item) => h("p.bad", {}, item.body.message),
 };
 
@@ -199,7 +215,7 @@ export function isPicture(item) {
 
 export function statsLine(item) {
   const stats = item.stats;
-  if (!stats) return null;
+  if (!stats || (item.renderer === "scalar" && stats.count === 1)) return null; // a scalar is its own statistics
   const one = (name, value, bad = false) => h(bad ? "span.bad" : "span", {}, `${name} `, h("b", {}, value));
   return h("div.stats", { title: stats.over || null },
     ["min", "mean", "max", "std"].filter((k) => stats[k] !== undefined).map((k) => one(k, show(stats[k]))),
@@ -224,7 +240,8 @@ async function copy(text, button) {
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
-export function drawItem(item, { extra = null, heading = "h4" } = {}) {
+// `named`: whether its name is shown; a section with one value of the same name says it already.
+export function drawItem(item, { extra = null, heading = "h4", named = true } = {}) {
   const code = h("div.snippet", { hidden: true });
   const python = h("button.quiet.small", {
     "aria-expanded": "false", "aria-label": `Python that loads ${item.name}`,
@@ -239,6 +256,6 @@ export function drawItem(item, { extra = null, heading = "h4" } = {}) {
   }, "Python");
   const what = [shape(item.shape), item.dtype, item.shape || item.dtype ? null : item.type].filter(Boolean).join(" ");
   return h(`div.item${WIDE.has(item.renderer) ? ".wide" : ""}`, { data: { renderer: item.renderer, item: item.id } },
-    h("div.item-head", {}, h(`${heading}.name`, {}, item.name), h("span.what", {}, what), item.snippet ? python : null, extra),
-    drawBody(item), statsLine(item), code);
+    h("div.item-head", {}, named ? h(`${heading}.name`, {}, item.name) : null, h("span.what", {}, what), item.snippet ? python : null, extra),
+    drawBody(item), note(item), statsLine(item), code);
 }

@@ -68,6 +68,17 @@ const app = {
     return { indices: positions.map((i) => data.indices[i]), positions, data };
   },
 
+  // The run whose datapoint is shown: the one that was asked for, or the first that has a score of it.
+  async runOf(dp) {
+    const { runs, run } = app.current;
+    const asked = runs.find((one) => one.id === app.selection.on);
+    if (asked || runs.length < 2 || dp === null) return asked || run;
+    const { data } = await app.shown();
+    const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
+    const r = at < 0 ? 0 : data.values.findIndex((values) => values[at] !== null);
+    return runs[Math.max(0, r)];
+  },
+
   // The datapoint in force: the selected one, or the first of the map.
   async dp() {
     if (app.selection.dp !== null && app.selection.dp !== "") return app.selection.dp;
@@ -293,7 +304,7 @@ function stepEpoch(by) {
 
 async function jump(text) {
   const wanted = text.trim();
-  if (!/^\d+$/.test(wanted)) {
+  if (!/^-?\d+$/.test(wanted)) {
     announce("An index is a whole number.");
     return;
   }

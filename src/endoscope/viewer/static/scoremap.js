@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { number } from "./format.js";
 
 const STEPS = 256;
-const LARGEST = 20;
+const LARGEST = 26;
 
 function rgb(text) {
   const hex = text.trim().replace("#", "");

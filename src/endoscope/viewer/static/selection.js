@@ -3,7 +3,7 @@
 import { address } from "./api.js";
 
 export const SCREENS = ["runs", "curves", "map", "datapoint", "time", "compare", "storage"];
-const SHARED = ["epoch", "metric", "dp", "order", "percentile", "only"];
+const SHARED = ["epoch", "metric", "dp", "order", "percentile", "only", "on"];
 const OWN = { time: ["item"], compare: ["mode", "other"], curves: ["scale"], datapoint: [], map: [], runs: [], storage: [] };
 
 export function parse(place) {
@@ -27,7 +27,10 @@ export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
   let chosen = selection.run.map((id) => known.get(id)).filter(Boolean);
   const unknown = selection.run.filter((id) => !known.has(id));
-  if (!chosen.length) chosen = [runs.find((run) => run.epochs.some((e) => e.scores)) || runs[0]].filter(Boolean);
+  if (!chosen.length) {
+    const scored = runs.filter((run) => run.epochs.some((e) => e.scores));
+    chosen = [scored.find((run) => run.kind === "training") || scored[0] || runs[0]].filter(Boolean);
+  }
   const scored = new Map();
   for (const run of chosen) {
     for (const e of run.epochs) {
@@ -37,6 +40,7 @@ export function resolve(selection, runs) {
       scored.set(key, one);
     }
   }
+  if (scored.size > 1) scored.delete("eval"); // beside a training its epochs are meant; an evaluation has only one
   const epochs = [...scored.values()].sort((a, b) => order(a.epoch) - order(b.epoch));
   const last = epochs.filter((e) => e.scores).at(-1) || epochs.at(-1);
   const asked = selection.epoch !== null && scored.get(selection.epoch);

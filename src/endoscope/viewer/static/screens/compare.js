@@ -15,7 +15,7 @@ function sideCard(app, side, mode) {
   return h("div.sidecard", {},
     h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : "passes")),
-    h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, `datapoint ${side.dp}`, `epoch ${side.epoch}`].filter(Boolean).join(" · ")),
+    h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : `epoch ${side.epoch}`].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.name} `, h("b", {}, show(s.value, 4))))));
 }
 
@@ -26,7 +26,7 @@ function layer(one, largest) {
   const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side: 224 }), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
   const like = one.left || one.right;
   return h("article.layer", { data: { layer: one.id } },
-    h("div.label", {}, h("h3", {}, one.name),
+    h("div.label", {}, one.debugger ? h("p.mono.faint", {}, one.debugger) : null, h("h3", {}, one.name),
       distance ? [h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })),
         h("div.stats", {}, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))), h("span", {}, "cosine ", h("b", {}, show(distance.cosine))))] : h("p.faint", {}, "not comparable")),
     cell(one.left, "on the left"), cell(one.right, "on the right"),

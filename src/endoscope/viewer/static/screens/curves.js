@@ -39,7 +39,7 @@ function chart(app, group, log) {
     group.lines.length
       ? lineChart({ label: `${title} over epochs: ${last}`, series: group.lines, now, log: log && group.lines.some((l) => l.y.some((y) => number(y) > 0)), onpick: (epoch) => app.setEpoch(epoch) })
       : null,
-    group.flat.length ? h("p.sub", {}, group.flat.map((one) => `${one.name} (evaluation): ${show(one.value, 4)}`).join(" · ")) : null);
+    group.flat.length ? h("dl.totals", {}, group.flat.map((one) => h("div", {}, h("dt", {}, `${one.name}, evaluated`), h("dd", {}, show(one.value, 4))))) : null);
 }
 
 export function mount(root, app) {

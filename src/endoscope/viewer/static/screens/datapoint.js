@@ -10,7 +10,7 @@ const FLAGS = { outputs: "outputs", debugger: "debugger" };
 function scores(answer) {
   return h("dl.scores", {}, answer.scores.map((one) => h("div", { class: one.fails ? "fails" : null },
     h("dt", { title: better(one.direction) }, one.name, one.direction === "higher" ? " ↑" : " ↓"),
-    h("dd", {}, show(one.value, 4), one.rank ? h("small", {}, `${one.rank} of ${one.of}`) : null))));
+    h("dd", {}, show(one.value, 4), one.rank ? h("small", { title: "1 is the worst" }, `rank ${one.rank} of ${one.of}`) : null))));
 }
 
 function sentence(answer) {
@@ -22,29 +22,35 @@ function sentence(answer) {
 }
 
 // Epochs that have what this one lacks, as links.
-function elsewhere(app, section) {
+function elsewhere(app, run, section) {
   const flag = FLAGS[section.name];
   if (!flag) return null;
-  const there = app.current.run.epochs.filter((e) => e[flag]).map((e) => String(e.epoch));
+  const there = run.epochs.filter((e) => e[flag]).map((e) => String(e.epoch));
   if (!there.length || there.includes(app.current.epoch)) return null;
   return h("p.soft", {}, "Captured in epoch ", there.slice(0, 12).map((epoch, i) => [i ? ", " : "", app.link({ epoch }, epoch)]), there.length > 12 ? ` and ${there.length - 12} more` : "", ".");
 }
 
-function sectionOf(app, section, dp) {
-  const through = (item) => app.link({ screen: "time", item: item.id, dp: String(dp) }, h("span", { style: { "font-size": "12px" } }, "through time"));
+function sectionOf(app, run, section, dp) {
+  const through = (item) => {
+    const link = app.link({ screen: "time", item: item.id, dp: String(dp) }, "time →");
+    link.className = "small";
+    link.setAttribute("aria-label", `${item.name} through time`);
+    return link;
+  };
+  const alone = section.items.length === 1 && section.items[0].name === section.name;
   const timed = section.name === "outputs" || section.name === "debugger";
   let items;
   if (section.name === "debugger") {
     const groups = new Map();
     for (const item of section.items) groups.set(item.debugger, [...(groups.get(item.debugger) || []), item]);
     items = [...groups].map(([name, list]) => h("div.debugger", { data: { debugger: name } }, h("h3", {}, name), h("div.items", {}, list.map((item) => drawItem(item, { extra: through(item) })))));
-  } else items = section.items.map((item) => drawItem(item, { extra: timed ? through(item) : null, heading: "h3" }));
+  } else items = section.items.map((item) => drawItem(item, { extra: timed ? through(item) : null, heading: "h3", named: !alone }));
   const empty = !section.items.length && !section.problem;
   return h("section.section", { data: { section: section.name }, "aria-label": section.title },
     h("div.section-head", {}, h("h2", {}, section.title)),
     section.problem ? h("p.soft", {}, section.problem) : null,
     empty ? h("p.soft", {}, "Nothing here.") : null,
-    section.problem || empty ? elsewhere(app, section) : null,
+    section.problem || empty ? elsewhere(app, run, section) : null,
     h("div.items", {}, items));
 }
 
@@ -52,22 +58,26 @@ function sectionOf(app, section, dp) {
 export function datapointPanel(app, { alone = false } = {}) {
   const title = h(alone ? "h1" : "h2", { style: { "font-size": "16px", "line-height": "24px" } }, "Datapoint");
   const pill = h("span", {});
-  const links = h("div.push", { style: { "font-size": "13px" } });
+  const links = h("div.push.links", {});
+  const tabs = h("div.tabs", { role: "group", "aria-label": "run of the datapoint", hidden: true });
   const sub = h("p.sub", {});
   const numbers = h("div", { style: { "min-height": "48px" } });
-  const body = h("div", {}, skeleton(180, 220, 220));
-  const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, links), sub, numbers, body);
+  const body = h("div.sections", {}, skeleton(180, 220, 220));
+  const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, tabs, links), sub, numbers, body);
   let last = "";
 
   async function update() {
-    const { run, epoch, ids, metric } = app.current;
-    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only]);
+    const { epoch, ids, metric } = app.current;
+    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only, app.selection.on]);
     last = asked;
     const late = () => last !== asked;
     const wait = setTimeout(() => (body.dataset.waiting = "true"), 150);
     try {
       const dp = await app.dp();
+      const run = await app.runOf(dp);
       if (late()) return;
+      tabs.hidden = ids.length < 2;
+      replace(tabs, app.current.runs.map((one) => h("button", { "aria-pressed": String(one === run), onclick: () => app.go({ on: one.id }, { replace: true }) }, one.name)));
       if (dp === null) {
         title.textContent = "Datapoint";
         replace(pill);
@@ -87,11 +97,13 @@ export function datapointPanel(app, { alone = false } = {}) {
       pill.className = one && one.fails ? "pill bad" : "pill";
       pill.textContent = one ? (one.fails ? "fails" : "passes") : "no score";
       pill.title = one ? `by ${one.name}` : "";
-      sub.textContent = [sentence(answer), `epoch ${answer.epoch ?? epoch}`, ids.length > 1 ? `in ${run.name}` : ""].filter(Boolean).join(" · ");
+      sub.textContent = [sentence(answer), `epoch ${answer.epoch ?? epoch}`, run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
       replace(numbers, scores(answer));
       const open = [...body.querySelectorAll('.snippet:not([hidden])')].map((el) => el.closest(".item").dataset.item);
       const height = element.scrollTop;
-      replace(body, answer.sections.map((section) => sectionOf(app, section, dp)));
+      const facts = answer.sections.filter((section) => section.name !== "debugger");
+      const inside = answer.sections.filter((section) => section.name === "debugger");
+      replace(body, h("div.facts", {}, facts.map((section) => sectionOf(app, run, section, dp))), inside.map((section) => sectionOf(app, run, section, dp)));
       for (const el of body.querySelectorAll(".item")) if (open.includes(el.dataset.item)) el.querySelector("button[aria-expanded]")?.click();
       element.scrollTop = height;
       element.dataset.dp = String(dp);

@@ -22,8 +22,8 @@ export function mount(root, app) {
   const worst = h("div", { style: { "min-height": "320px" } });
   const tip = h("div.tip", { hidden: true });
   const left = h("section.panel", { "aria-label": "Score map" },
-    h("div.head", {}, h("h1", {}, "Score map")), sub,
-    h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail"), only),
+    h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
+    h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
     maps, legend, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
@@ -41,7 +41,7 @@ export function mount(root, app) {
     const lines = [`datapoint ${data.indices[i]}`];
     app.current.runs.forEach((run, r) => {
       const value = data.values[r] ? data.values[r][i] : null;
-      const text = value === null ? "not captured" : show(value, 4);
+      const text = value === null ? "no score" : show(value, 4);
       lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${data.metric} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
     });
     if (data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
@@ -66,6 +66,7 @@ export function mount(root, app) {
     const all = positions.length === data.indices.length;
     const width = Math.max(120, drawn[0].element.clientWidth);
     const height = Math.max(240, Math.min(480, left.clientHeight * 0.42));
+    maps.style.minHeight = "";
     drawn.forEach((map, r) => {
       const values = data.values[r] || [];
       const fails = data.fails[r] || [];
@@ -86,7 +87,7 @@ export function mount(root, app) {
   function describe() {
     const { data, positions } = shown;
     const percent = number(data.percentile);
-    const fails = data.failures.length > 1 ? `${count((data.common || []).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (worst ${show(percent)} %)`;
+    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (worst ${show(percent)} %)`;
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
     replace(legend,
@@ -94,7 +95,7 @@ export function mount(root, app) {
       h("span", {}, `${data.metric}: ${better(data.direction)}`),
       h("span", {}, h("i.swatch.fail", {}), "fails"),
       h("span", {}, h("i.swatch.nan", {}), `NaN${data.nan ? ` (${count(data.nan)})` : ""}`),
-      h("span", {}, h("i.swatch.missing", {}), `not captured${data.missing ? ` (${count(data.missing)})` : ""}`));
+      h("span", {}, h("i.swatch.missing", {}), `no score${data.missing ? ` (${count(data.missing)})` : ""}`));
   }
 
   async function worstTable() {

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { lineChart } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { number, show } from "../format.js";
-import { drawBody, isPicture, statsLine } from "../items.js";
+import { drawBody, isPicture, keys, statsLine } from "../items.js";
 
 // The values that can be followed: outputs and debug outputs, from the nearest epoch that has them.
 async function choices(app, dp) {
@@ -20,7 +20,7 @@ function frame(app, one, on) {
   const { item, difference } = one;
   return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": `epoch ${one.epoch}`, data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
     h("span.epoch", {}, `epoch ${one.epoch}`),
-    item && isPicture(item) ? drawBody(item, { small: true, side: 128, epoch: one.epoch })
+    item && isPicture(item) ? drawBody(item, { small: true, side: 160, epoch: one.epoch })
       : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
     h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : "first"));
 }
@@ -66,7 +66,7 @@ export function mount(root, app) {
         now.difference ? h("div.item", {}, h("h3", {}, "difference"),
           now.difference.src ? drawBody({ ...now.item, name: "difference", renderer: "image", body: { src: now.difference.src, width: now.difference.width || now.item.body.width || sized(now.item, 0), height: now.difference.height || now.item.body.height || sized(now.item, 1) } }, { side: 320, small: true }) : null,
           h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
-      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
+      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
     if (held) body.querySelector('[aria-label="captured epoch"]').focus();
   }
