@@ -31,19 +31,17 @@ def view(work_dirs: tuple[Path, ...], port: int, host: str, no_browser: bool) ->
             f"the viewer needs {e.name!r}, which is not installed; install it with: pip install 'endoscope[viewer]'"
         ) from e
     if not is_loopback(host):
-        text = (
-            f"listening at {host}: whoever has the address with its token can read these runs, and nothing is encrypted"
-        )
-        click.echo(f"{text}; ssh -L is safer", err=True)
+        text = f"listening at {host}: whoever has the address and its token can read these runs; nothing is encrypted"
+        click.echo(f"{text}, and ssh -L is safer", err=True)
 
-    server = Server(work_dirs, host=host, port=port)
+    with Server(work_dirs, host=host, port=port) as server:
 
-    def ready() -> None:
-        click.echo(f"Endoscope shows the runs at {server.address} (Ctrl-C ends it)")
-        if not no_browser:
-            _open(server.address)
+        def ready() -> None:
+            click.echo(f"Endoscope shows the runs at {server.address} (Ctrl-C ends it)")
+            if not no_browser:
+                _open(server.address)
 
-    server.run(ready)
+        server.run(ready)
 
 
 def _open(address: str) -> None:

@@ -97,7 +97,8 @@ def change(now: Column, before: Column) -> Change:
     worsening[is_nan & was_nan] = 0.0
     worsening[was_nan & ~is_nan] = -np.inf
     turned = is_nan & ~was_nan & ~missing
-    worsening[is_nan & ~was_nan] = np.inf
+    worsening[turned] = np.inf
+    worsening[missing] = 0.0
     return Change(values, missing, worsening, turned)
 
 

@@ -34,7 +34,7 @@ from endoscope.viewer.library import (
 )
 
 ORDERS = ("failures", "index", "change", "disagreement")
-_KEPT = 32 << 20  # bytes of answers that stay in memory
+_KEPT = 16 << 20  # bytes of answers that stay in memory
 _ERROR_SHOWN = 300  # characters of the text that ended a run
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
+from anyio import to_thread
 
 from endoscope.errors import ConfigError
 from endoscope.viewer.app import create_app
@@ -15,6 +16,7 @@ from endoscope.viewer.library import Library
 from endoscope.viewer.security import Hosts, new_token
 
 _WAIT_S = 1  # at most, for answers that are being sent when the end comes
+_THREADS = 4  # that answer at the same time: each may hold a large tensor in memory
 
 
 class Server:
@@ -50,19 +52,28 @@ class Server:
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Answer until the end; ``ready`` is called once it does."""
         self._server.ready = ready
-        try:
+        with self:
             self._server.run([self._socket])
-        finally:
-            self._socket.close()
 
     def stop(self) -> None:
         self._server.end()
+
+    def close(self) -> None:
+        """Give the address back; one that has run has done so."""
+        self._socket.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Uvicorn(uvicorn.Server):
     ready: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        to_thread.current_default_thread_limiter().total_tokens = _THREADS
         await super().startup(sockets)
         if self.ready is not None:
             self.ready()

@@ -1,0 +1,112 @@
+"""/api/storage: pages, sizes, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.viewer import runs
+from tests.viewer.asgi import entered
+
+from endoscope.pages.store import PageStore, StoreSettings
+from endoscope.tensors import snapshot
+from endoscope.viewer.app import create_app
+from endoscope.viewer.library import Library
+
+
+def storage(folder: Path) -> Any:
+    answer = entered(create_app(Library([folder]), token="t"), "t").get("/api/storage")
+    assert answer.status == 200
+    return answer.json
+
+
+def test_pages_are_counted_and_sizes_add_up(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    found = storage(folder)
+    names = [one["name"] for one in found["folders"]]
+    assert names == ["datapoints", "epoch_1/outputs", "epoch_1/debugger", "epoch_2/outputs", "epoch_2/debugger"]
+    for one in found["folders"]:
+        inside = folder / one["name"]
+        assert one["bytes"] == sum(path.stat().st_size for path in inside.iterdir())
+        (page,) = one["pages"]
+        own = sum((inside / f"page_0.{suffix}").stat().st_size for suffix in ("safetensors", "jsonl"))
+        assert page == {
+            "name": "page_0",
+            "records": 3,
+            "datapoints": 12,
+            "bytes": own,
+            "closed": True,
+            "dropped": 0,
+        }
+        assert (one["damage"], one["damaged"]) == ([], 0)
+    assert found["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert found["bytes"] == sum(one["bytes"] for one in (*found["folders"], *found["files"]))
+    assert {"run.json", "epoch_0/validation_scores.json"} <= {one["name"] for one in found["files"]}
+    assert found["problems"] == []
+
+
+def test_several_pages_of_one_folder_are_told_one_by_one(tmp_path: Path) -> None:
+    folder = runs.evaluation(tmp_path / "a")
+    store = PageStore(folder / "debugger", StoreSettings(1 << 12, 1 << 24, overwrite=True))
+    for k in range(20):
+        store.put([k], {"text": snapshot("x" * 2000)}, {})
+    store.close()
+    pages = next(one for one in storage(folder)["folders"] if one["name"] == "debugger")["pages"]
+    assert len(pages) > 1
+    assert sum(page["records"] for page in pages) == sum(page["datapoints"] for page in pages) == 20
+
+
+def test_damage_that_opening_shows_is_listed(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    pages = folder / "epoch_2" / "outputs"
+    (pages / "catalogue.jsonl").unlink()
+    lines = (pages / "page_0.jsonl").read_bytes().split(b"\n")
+    lines[1] = lines[1][:-10] + b"0123456789"
+    (pages / "page_0.jsonl").write_bytes(b"\n".join(lines))
+    found = next(one for one in storage(folder)["folders"] if one["name"] == "epoch_2/outputs")
+    assert found["damaged"] == len(found["damage"]) >= 1
+    assert found["damage"][0]["file"] == "page_0.jsonl"
+    assert found["damage"][0]["reason"]
+    assert sum(page["records"] for page in found["pages"]) == 2
+
+
+def test_a_page_that_is_being_written_is_open_and_grows(tmp_path: Path) -> None:
+    folder = runs.live(tmp_path / "a")
+    client = entered(create_app(Library([folder]), token="t"), "t")
+    store = PageStore(folder / "epoch_1" / "debugger", StoreSettings(1 << 20, 1 << 24, overwrite=True))
+
+    def page() -> Any:
+        folders = client.get("/api/storage").json["folders"]
+        return next(one for one in folders if one["name"] == "epoch_1/debugger")["pages"][0]
+
+    for k in range(3):
+        store.put([k], {"number": snapshot(k)}, {})
+        store.flush()
+        assert (page()["records"], page()["closed"]) == (k + 1, False)
+    store.close()
+    assert page()["closed"]
+
+
+def test_pickle_pages_are_not_opened_and_told(tmp_path: Path) -> None:
+    folder = runs.evaluation(tmp_path / "a")
+    for path in (folder / "debugger").iterdir():
+        path.unlink()
+    (folder / "debugger" / "page_0.pkl").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    found = storage(folder)
+    assert next(one for one in found["folders"] if one["name"] == "debugger")["pages"] == []
+    assert any("pickle pages, which can run code and are not opened" in problem for problem in found["problems"])
+
+
+def test_links_among_the_files_are_neither_counted_nor_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"x" * 100_000)
+    folder = runs.evaluation(tmp_path / "a")
+    before = storage(folder)["bytes"]
+    (folder / "debugger" / "page_1.jsonl").symlink_to(tmp_path / "secret")
+    (folder / "epoch_0").symlink_to(tmp_path)
+    assert storage(folder)["bytes"] == before
+
+
+def test_an_empty_run_has_nothing(tmp_path: Path) -> None:
+    found = storage(runs.just_started(tmp_path / "a"))
+    assert found["folders"] == []
+    assert [one["name"] for one in found["files"]] == ["run.json"]
