@@ -13,7 +13,8 @@ export function ticks(low, high, wanted = 5) {
   const base = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * base).find((k) => k >= raw) || raw;
   const found = [];
-  for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-6; x += step) found.push(Math.abs(x) < step * 1e-9 ? 0 : x);
+  const first = Math.ceil(low / step - 1e-9);
+  for (let k = 0; k <= 2 * wanted && (first + k) * step <= high + step * 1e-6; k += 1) found.push((first + k) * step);
   return found;
 }
 
@@ -43,7 +44,7 @@ export function lineChart({ label, series, height = 240, now = null, log = false
     }
     let low = Math.min(...finite);
     let high = Math.max(...finite);
-    if (low === high) {
+    if (!(high - low > Math.max(Math.abs(low), Math.abs(high)) * 1e-9)) { // equal, but for rounding
       low -= Math.abs(low) * 0.1 || 0.5;
       high += Math.abs(high) * 0.1 || 0.5;
     }

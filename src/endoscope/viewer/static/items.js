@@ -179,7 +179,7 @@ function tableOf(item) {
   return [
     h("div.scroll", { tabindex: body.rows.length > 10 ? "0" : null }, h("table", { "aria-label": item.name },
       h("thead", {}, h("tr", {}, columns.map((i) => h(numeric[i] ? "th.num" : "th", { scope: "col" }, body.columns[i])))),
-      h("tbody", {}, body.rows.map((row) => h("tr", {}, columns.map((i) => cellOf(row[i], numeric[i])))))),
+      h("tbody", {}, body.rows.map((row) => h("tr", {}, columns.map((i) => cellOf(row[i], numeric[i]))))))),
     body.of > body.shown ? h("div.under", {}, h("span.mono", {}, ofText(body, "rows"))) : null,
   ];
 }

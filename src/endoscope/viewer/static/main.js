@@ -1,6 +1,6 @@
 // The frame of all screens: routing by the history, the selection in the address, top bar, keyboard, live updates, theme.
 
-import { forget, fresh, get } from "./api.js";
+import { forget, fresh, get, Trouble } from "./api.js";
 import { announce, failure, h, kind, replace } from "./dom.js";
 import { better } from "./format.js";
 import { href, parse, resolve, SCREENS } from "./selection.js";
@@ -361,6 +361,7 @@ async function start() {
   } catch (error) {
     if (!app.current) app.current = resolve(app.selection, []);
     if (!mounted) replace(main, failure(error));
+    if (!(error instanceof Trouble)) console.error(error); // a mistake of ours
     main.setAttribute("aria-busy", "false");
   }
   poll();
