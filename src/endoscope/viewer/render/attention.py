@@ -68,5 +68,5 @@ def _is_distribution(x: Numbers) -> bool:
     if x.shape[-1] != x.shape[-2] or x.shape[-1] > 4096:
         return False
     part = x.take(np.s_[:2]).astype(np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return bool((np.abs(part.sum(-1) - 1) < 2e-2).all())

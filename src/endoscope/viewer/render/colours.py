@@ -54,7 +54,7 @@ def _can_be_shown(lightness: float, chroma: float, hue: float) -> bool:
 def _sequential() -> Table:
     """Dark violet over blue and green to yellow: lightness rises evenly, hue turns with it."""
     at = np.linspace(0.0, 1.0, STEPS)
-    rows = [colour(0.22 + 0.70 * t, 0.11 + 0.07 * t, 305 - 205 * t**1.1) for t in at]
+    rows = [colour(0.22 + 0.68 * t, 0.11 + 0.07 * t, 305 - 205 * t**1.1) for t in at]
     return np.array(rows, np.uint8)
 
 
@@ -75,7 +75,7 @@ def category(index: int) -> tuple[int, int, int]:
     """The colour of a class: neighbours differ in hue by the golden angle and in lightness."""
     if index < 0:
         return (128, 128, 128)
-    return colour((0.55, 0.78, 0.66, 0.86)[index % 4], 0.15, (250 + 137.508 * index) % 360)
+    return colour((0.50, 0.76, 0.63, 0.87, 0.70)[index % 5], 0.15, (250 + 137.508 * index) % 360)
 
 
 def css(rgb: Any) -> str:

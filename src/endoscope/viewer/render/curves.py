@@ -18,7 +18,9 @@ _HISTOGRAM_OF = 1 << 24
 
 def is_number_list(value: Any) -> bool:
     """Whether a value is a list of plain numbers."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(type(v) in (int, float, bool) for v in value)
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(type(v) in (float, bool) or (type(v) is int and v.bit_length() <= 1000) for v in value)
 
 
 class LineRenderer(Renderer):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+
 from endoscope.errors import ConfigError
 from endoscope.viewer.render.numbers import Array, Numbers, is_numbers
 from endoscope.viewer.render.pictures import Picture
@@ -125,8 +127,9 @@ class Drawn:
 def draw(value: Any, about: About) -> Drawn:
     """Choose the renderer of a value and let it draw; what goes wrong is drawn as a problem."""
     try:
-        chosen, given = choose(value, about)
-        return Drawn(chosen.form, chosen.body(given, about), chosen, given)
+        with np.errstate(all="ignore"):  # values of any size are to be seen, not to be warned of
+            chosen, given = choose(value, about)
+            return Drawn(chosen.form, chosen.body(given, about), chosen, given)
     except Exception as e:  # noqa: BLE001  # a broken renderer or an odd value must not take the datapoint with it
         return Drawn("problem", {"message": f"this value could not be drawn: {describe(e)}"}, Problem(), value)
 
@@ -144,10 +147,11 @@ def choose(value: Any, about: About) -> tuple[Renderer, Any]:
 
 def picture(value: Any, about: About, view: View) -> Picture:
     """The picture of a value; ValueError says why there is none."""
-    chosen, given = choose(value, about)
-    if chosen.form not in PICTURES:
-        raise ValueError(f"a value drawn as {chosen.form} has no picture")
-    return chosen.picture(given, about, view)
+    with np.errstate(all="ignore"):
+        chosen, given = choose(value, about)
+        if chosen.form not in PICTURES:
+            raise ValueError(f"a value drawn as {chosen.form} has no picture")
+        return chosen.picture(given, about, view)
 
 
 class Problem(Renderer):

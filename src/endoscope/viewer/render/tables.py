@@ -60,7 +60,12 @@ class ClassesRenderer(Renderer):
     form = "table"
 
     def fits(self, value: Any, about: About) -> bool:
-        return about.classification and isinstance(value, Numbers) and sum(n != 1 for n in value.shape) == 1
+        return (
+            about.classification
+            and isinstance(value, Numbers)
+            and value.size > 1
+            and sum(n != 1 for n in value.shape) == 1
+        )
 
     def body(self, value: Any, about: About) -> Body:
         outputs = value.reshaped(-1).take().astype(np.float64)

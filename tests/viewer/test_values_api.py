@@ -1,0 +1,542 @@
+"""The addresses about datapoints, asked as the page asks them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.viewer import runs
+from tests.viewer.asgi import Answer, Client, entered
+from tests.viewer.payloads import PAYLOADS
+
+from endoscope.pages.reader import DebugOutputs
+from endoscope.runs import Run
+from endoscope.values import per_datapoint
+from endoscope.viewer import neighbours, values_api
+from endoscope.viewer.app import create_app
+from endoscope.viewer.datapoint import Datapoint
+from endoscope.viewer.library import Library
+from endoscope.viewer.render import About, Renderer, register, unregister
+
+TOKEN = "the-token"
+
+
+class Viewer:
+    """A client, and the ids of the runs it may ask for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.library = Library([folder])
+        self.client: Client = entered(create_app(self.library, token=TOKEN), TOKEN)
+        self.ids = [entry.id for entry in self.library.entries()]
+
+    def get(self, what: str, **query: Any) -> Any:
+        answer = self.ask(what, **query)
+        assert answer.status == 200, answer.text
+        return answer.json
+
+    def ask(self, what: str, **query: Any) -> Answer:
+        return self.client.get(f"/api/{what}", **{"run": self.ids[0], **query})
+
+    def items(self, **query: Any) -> dict[tuple[str | None, str], Any]:
+        told = self.get("datapoint", **query)
+        return {(item["debugger"], item["name"]): item for section in told["sections"] for item in section["items"]}
+
+    def pixels(self, src: str) -> np.ndarray:
+        answer = self.client.get(src)
+        assert answer.status == 200, answer.text
+        assert answer.header("content-type") == "image/png"
+        return np.asarray(Image.open(io.BytesIO(answer.body)).convert("RGBA"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    runs.training(folder / "digits")
+    return folder
+
+
+@pytest.fixture
+def viewer(root: Path) -> Viewer:
+    return Viewer(root)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Viewer:
+    runs.training(tmp_path / "a")
+    runs.evaluation(tmp_path / "b")
+    return Viewer(tmp_path)
+
+
+def run_of(viewer: Viewer, which: int = 0) -> Run:
+    return viewer.library.run(viewer.ids[which])
+
+
+# ---------------------------------------------------------------- /api/datapoint
+def test_a_datapoint_has_its_scores_label_prediction_and_sections(viewer: Viewer) -> None:
+    told = viewer.get("datapoint", epoch=1, dp=4)
+    assert (told["dp"], told["run"], told["epoch"], told["label"]) == (4, viewer.ids[0], 1, "dog")
+    run = run_of(viewer)
+    epoch = run.epoch(1)
+    assert epoch is not None and epoch.outputs is not None
+    logits = epoch.outputs[4]["outputs"].double().flatten()
+    best = int(logits.argmax())
+    assert told["prediction"]["class"] == best
+    assert told["prediction"]["name"] == runs.CLASS_NAMES[best]
+    assert told["prediction"]["probability"] == pytest.approx(torch.softmax(logits, 0)[best].item())
+    assert told["prediction"]["how"] == "softmax of the outputs"
+    assert [section["name"] for section in told["sections"]] == ["inputs", "labels", "meta_info", "outputs", "debugger"]
+    assert all(section["problem"] is None and section["items"] for section in told["sections"])
+
+
+def test_scores_have_their_rank_among_all(viewer: Viewer) -> None:
+    rows = runs.usual_rows(2)
+    for dp in (0, 5, 11):
+        scores = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=dp)["scores"]}
+        worse = sum((-row["loss"], k) < (-rows[dp]["loss"], dp) for k, row in rows.items())
+        assert scores["loss"]["value"] == pytest.approx(rows[dp]["loss"])
+        assert (scores["loss"]["rank"], scores["loss"]["of"]) == (worse + 1, 12)
+        assert scores["loss"]["fails"] is (worse == 0)  # 5 % of 12 is one
+    nan = {one["name"]: one for one in viewer.get("datapoint", epoch=1, dp=3)["scores"]}["loss"]
+    assert (nan["value"], nan["rank"], nan["fails"]) == ("NaN", 1, True)
+
+
+def test_every_value_is_drawn_by_what_it_is(viewer: Viewer) -> None:
+    found = {key: item["renderer"] for key, item in viewer.items(epoch=1, dp=4).items()}
+    assert found == {
+        (None, "inputs"): "image",
+        (None, "labels"): "scalar",
+        (None, "idx"): "scalar",
+        (None, "image_filepath"): "scalar",
+        (None, "outputs"): "table",
+        ("head", "output"): "line",
+        ("head", "layer_name"): "scalar",
+        ("encoder", "output"): "heatmap",
+        ("encoder", "layer_name"): "scalar",
+        ("features", "feature_map"): "channels",
+        ("features", "layer_name"): "scalar",
+        ("video", "feature_map"): "channels",
+        ("video", "layer_name"): "scalar",
+        ("attention", "attention"): "attention",
+        ("attention", "values"): "table",
+        ("gradcam", "gradcam"): "heatmap",
+        ("gradcam", "target_class"): "scalar",
+        ("text", "caption"): "scalar",
+        ("activations/conv1", "activation_stats/mean"): "scalar",
+        ("activations/conv1", "activation_stats/sparsity"): "scalar",
+        ("activations/conv1", "layer_name"): "scalar",
+        ("number", "number"): "scalar",
+    }
+
+
+def test_shape_dtype_and_statistics_are_those_of_the_tensor(viewer: Viewer) -> None:
+    run = run_of(viewer)
+    epoch = run.epoch(1)
+    assert epoch is not None and epoch.debugger is not None
+    for (debugger, name), item in viewer.items(epoch=1, dp=4).items():
+        if item["shape"] is None or debugger is None:
+            continue
+        value = epoch.debugger[4][debugger]
+        for key in name.split("/"):
+            value = value[key]
+        x = value.double()
+        finite = x[torch.isfinite(x)]
+        stats = item["stats"]
+        assert (item["shape"], item["dtype"]) == ([*value.shape], str(value.dtype).removeprefix("torch."))
+        assert stats["min"] == pytest.approx(finite.min().item())
+        assert stats["mean"] == pytest.approx(finite.mean().item())
+        assert stats["max"] == pytest.approx(finite.max().item())
+        assert stats["std"] == pytest.approx(finite.std(correction=0).item())
+        assert (stats["nan"], stats["inf"], stats["count"]) == (int(x.isnan().sum()), 0, x.numel())
+    assert viewer.items(epoch=1, dp=4)["features", "feature_map"]["stats"]["nan"] == 1
+
+
+def test_the_snippet_loads_the_value(viewer: Viewer) -> None:
+    for item in viewer.items(epoch=1, dp=4).values():
+        scope: dict[str, Any] = {}
+        exec(item["snippet"], scope)
+        value = scope["value"]
+        if item["shape"] is not None:
+            assert [*value.shape] == item["shape"]
+        elif item["renderer"] == "scalar":
+            assert value == item["body"]["value"]
+
+
+def test_attention_has_the_tokens_of_its_debugger(viewer: Viewer) -> None:
+    assert viewer.items(epoch=1, dp=4)["attention", "attention"]["body"]["tokens"] == runs.TOKENS
+
+
+def test_ids_are_the_same_in_every_epoch_and_for_every_datapoint(viewer: Viewer) -> None:
+    first, later = viewer.items(epoch=1, dp=4), viewer.items(epoch=2, dp=7)
+    assert {key: item["id"] for key, item in first.items()} == {key: item["id"] for key, item in later.items()}
+
+
+def test_an_epoch_without_pages_says_which_have_some(viewer: Viewer) -> None:
+    sections = {one["name"]: one for one in viewer.get("datapoint", epoch=0, dp=4)["sections"]}
+    assert sections["inputs"]["items"]
+    assert sections["debugger"]["problem"] == "This epoch kept no debug outputs. These did: 1, 2."
+    assert sections["outputs"]["problem"] == "This epoch kept no outputs. These did: 1, 2."
+
+
+@pytest.mark.parametrize("dp", [12, -1, 10**18])
+def test_a_datapoint_that_is_not_there(viewer: Viewer, dp: int) -> None:
+    answer = viewer.ask("datapoint", epoch=1, dp=dp)
+    assert answer.status == 404
+    assert answer.json["error"]["message"] == f"this epoch has no datapoint {dp}"
+
+
+@pytest.mark.parametrize(("query", "status"), [({"dp": "x"}, 400), ({}, 400), ({"dp": 1, "epoch": 77}, 404)])
+def test_queries_that_cannot_be_answered(viewer: Viewer, query: dict[str, Any], status: int) -> None:
+    for what in ("datapoint", "compare", "image"):
+        answer = viewer.ask(what, **query)
+        assert answer.status == status
+        assert answer.json["error"]["message"]
+
+
+def test_an_evaluation_has_its_datapoints_too(two: Viewer) -> None:
+    told = two.get("datapoint", run=two.ids[1], dp=4)
+    assert (told["epoch"], told["label"]) == ("eval", "dog")
+    assert told["sections"][4]["items"]
+
+
+def test_notes_of_the_record_are_told(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "run", epochs=2)
+    seen = {(0, 1): runs.seen_of([0, 1])}
+    runs.write_pages(folder / "epoch_1" / "debugger", seen, notes={"failures": {"broken": "ValueError: no"}})
+    assert Viewer(tmp_path).get("datapoint", epoch=1, dp=0)["notes"] == {"failures": {"broken": "ValueError: no"}}
+
+
+def test_damage_is_told_in_its_place_and_the_rest_is_there(tmp_path: Path) -> None:
+    runs.damaged(tmp_path / "run")
+    viewer = Viewer(tmp_path)
+    problems, whole = 0, 0
+    for dp in runs.INDICES:
+        told = viewer.get("datapoint", epoch=1, dp=dp)
+        assert told["sections"][0]["items"][0]["renderer"] == "image"
+        items = told["sections"][4]["items"]
+        problems += sum(item["renderer"] == "problem" for item in items)
+        whole += sum(item["renderer"] != "problem" for item in items)
+        assert str(tmp_path) not in json.dumps([section["problem"] for section in told["sections"]])
+        assert all(str(tmp_path) not in json.dumps(item["body"]) for item in items)
+    assert problems > 0
+    assert whole > 100
+
+
+def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = runs.training(tmp_path / "run", epochs=2)
+    big = {"big": {"t": torch.zeros(2, 1 << 20)}, "small": {"t": torch.zeros(2, 3)}}
+    runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): big})
+    monkeypatch.setattr(Datapoint.read, "__kwdefaults__", {"most": 1 << 20})
+    found = Viewer(tmp_path).items(epoch=1, dp=0)
+    assert found["big", "big"]["renderer"] == "problem"
+    assert "has 4 MB of tensors here, and at most 1 MB are read" in found["big", "big"]["body"]["message"]
+    assert found["small", "t"]["renderer"] == "line"
+
+
+# ---------------------------------------------------------------- /api/image
+def test_every_picture_has_the_size_that_was_said(viewer: Viewer) -> None:
+    seen = 0
+    for item in viewer.items(epoch=1, dp=4).values():
+        body = item["body"]
+        if "src" not in body:
+            continue
+        height, width = viewer.pixels(body["src"]).shape[:2]
+        if "tile" in body:
+            (w, h), gap = body["tile"], body["gap"]
+            assert (width, height) == (body["columns"] * (w + gap) - gap, body["rows"] * (h + gap) - gap)
+        else:
+            assert (width, height) == (body["width"], body["height"])
+        seen += 1
+    assert seen == 6
+
+
+def test_a_channel_alone_and_the_overlay(viewer: Viewer) -> None:
+    found = viewer.items(epoch=1, dp=4)
+    assert viewer.pixels(found["features", "feature_map"]["body"]["src"] + "&zoom=3").shape[:2] == (512, 512)
+    cam = found["gradcam", "gradcam"]["body"]
+    assert (viewer.pixels(cam["overlay"]) != viewer.pixels(cam["src"])).any()
+
+
+def test_a_picture_may_be_kept_and_is_asked_for_by_its_tag(viewer: Viewer) -> None:
+    src = viewer.items(epoch=1, dp=4)["features", "feature_map"]["body"]["src"]
+    first = viewer.client.get(src)
+    assert first.header("cache-control") == "private, max-age=86400, immutable"
+    tag = first.header("etag")
+    assert tag is not None
+    again = viewer.client.get(src, headers=[("if-none-match", tag)])
+    assert (again.status, again.body) == (304, b"")
+    assert viewer.client.get(src + "&zoom=1", headers=[("if-none-match", tag)]).status == 200
+    stale = viewer.client.get(src.replace("v=", "v=0"))
+    assert stale.header("cache-control") == "private, no-cache"
+
+
+def test_a_picture_of_another_value_has_another_address_and_tag(viewer: Viewer) -> None:
+    srcs = [viewer.items(epoch=e, dp=4)["features", "feature_map"]["body"]["src"] for e in (1, 2)]
+    tags = {viewer.client.get(src).header("etag") for src in srcs}
+    assert len(tags) == 2
+
+
+@pytest.mark.parametrize(
+    "more", ["&zoom=10", "&zoom=-1", "&page=1", "&page=-1", "&page=99999999", "&overlay=1&zoom=99"]
+)
+def test_pictures_that_are_not_there(viewer: Viewer, more: str) -> None:
+    answer = viewer.client.get(viewer.items(epoch=1, dp=4)["features", "feature_map"]["body"]["src"] + more)
+    assert answer.status == 404
+
+
+@pytest.mark.parametrize("item", ["", "d", "nothing", "../../etc/passwd", "x" * 5000, "d" + "0" * 24])
+def test_items_that_are_not_there(viewer: Viewer, item: str) -> None:
+    for what in ("image", "time"):
+        assert viewer.ask(what, epoch=1, dp=4, item=item).status == 404
+
+
+def test_an_item_without_a_picture(viewer: Viewer) -> None:
+    item = viewer.items(epoch=1, dp=4)["head", "output"]["id"]
+    answer = viewer.ask("image", epoch=1, dp=4, item=item)
+    assert answer.status == 404
+    assert answer.json["error"]["message"] == "a value drawn as line has no picture"
+
+
+def test_a_picture_reads_its_own_debugger_only(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    src = viewer.items(epoch=1, dp=4)["video", "feature_map"]["body"]["src"]
+    read: list[str] = []
+    original = DebugOutputs.read
+
+    def watched(self: DebugOutputs, idx: int, name: str) -> Any:
+        read.append(name)
+        return original(self, idx, name)
+
+    monkeypatch.setattr(DebugOutputs, "read", watched)
+    viewer.pixels(src)
+    assert {*read} - {"meta_info", "inputs", "labels", "outputs"} == {"video"}
+    read.clear()
+    viewer.items(epoch=1, dp=4)
+    assert "features" in read  # the watch sees what is read
+
+
+class Wrong(Renderer):
+    form = "image"
+
+    def body(self, value: Any, about: About) -> dict[str, Any]:
+        return {"width": 1, "height": 1, "shown": 1, "of": 1}
+
+    def picture(self, value: Any, about: About, view: Any) -> Any:
+        raise RuntimeError("no picture today")
+
+
+@pytest.fixture
+def wrong() -> Iterator[None]:
+    register("features", Wrong())
+    yield
+    unregister("features")
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_broken_renderer_takes_nothing_else_with_it(viewer: Viewer) -> None:
+    found = viewer.items(epoch=1, dp=4)
+    src = found["features", "features"]["body"]["src"]
+    answer = viewer.client.get(src)
+    assert answer.status == 404
+    assert answer.json["error"]["message"] == "this picture could not be drawn: RuntimeError: no picture today"
+    assert viewer.pixels(found["video", "feature_map"]["body"]["src"]).size
+
+
+# ---------------------------------------------------------------- /api/worst
+def test_the_worst_come_first_with_their_change(viewer: Viewer) -> None:
+    told = viewer.get("worst", epoch=2, metric="loss", n=4)
+    now, before = runs.usual_rows(2), runs.usual_rows(1)
+    order = sorted(now, key=lambda k: (-now[k]["loss"], k))[:4]
+    assert [row["dp"] for row in told["rows"]] == order
+    for row in told["rows"]:
+        change = now[row["dp"]]["loss"] - before[row["dp"]]["loss"]
+        assert row["value"] == pytest.approx(now[row["dp"]]["loss"])
+        assert row["change"] == ("NaN" if change != change else pytest.approx(change))
+        assert row["label"] == runs.CLASS_NAMES[row["dp"] % 3]
+        assert row["prediction"]["name"] in runs.CLASS_NAMES
+
+
+def test_nan_is_the_worst_and_the_first_epoch_has_no_change(viewer: Viewer) -> None:
+    assert viewer.get("worst", epoch=1, metric="loss", n=1)["rows"][0]["dp"] == 3
+    assert viewer.get("worst", epoch=1, metric="loss", n=1)["rows"][0]["value"] == "NaN"
+    assert {row["change"] for row in viewer.get("worst", epoch=0, metric="loss")["rows"]} == {None}
+    assert viewer.ask("worst", n=0).status == viewer.ask("worst", n=201).status == 400
+    assert viewer.ask("worst", metric="nothing").status == 404
+
+
+# ---------------------------------------------------------------- /api/time
+def test_one_value_through_time(viewer: Viewer) -> None:
+    item = viewer.items(epoch=1, dp=4)["features", "feature_map"]["id"]
+    told = viewer.get("time", dp=4, item=item)
+    assert (told["item"], told["name"], told["note"]) == (item, "feature_map", None)
+    assert [one["epoch"] for one in told["epochs"]] == [1, 2]
+    assert told["epochs"][0]["difference"] is None
+    run = run_of(viewer)
+    a, b = (run.epoch(k).debugger[4]["features"]["feature_map"].double() for k in (2, 1))  # type: ignore[union-attr,index]
+    d = (a - b).abs()
+    d = d[torch.isfinite(d)]
+    step = told["epochs"][1]["difference"]
+    assert step["mean_abs"] == pytest.approx(d.mean().item())
+    assert step["max_abs"] == pytest.approx(d.max().item())
+    assert step["over"] == "159 of 160 values, where both are finite"
+    assert viewer.pixels(step["src"]).shape[1] > 100
+
+
+def test_inputs_and_texts_through_time(viewer: Viewer) -> None:
+    found = viewer.items(epoch=1, dp=4)
+    text = viewer.get("time", dp=4, item=found["text", "caption"]["id"])
+    assert [one["difference"] for one in text["epochs"]] == [None, None]
+    same = viewer.get("time", dp=4, item=found[None, "inputs"]["id"])
+    assert same["epochs"][1]["difference"]["max_abs"] == 0.0
+
+
+def test_only_the_last_epochs_are_shown_and_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values_api, "MOST_EPOCHS", 1)
+    told = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
+    assert [one["epoch"] for one in told["epochs"]] == [2]
+    assert told["note"] == "the last 1 of 2 captured epochs"
+
+
+# ---------------------------------------------------------------- /api/compare
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(torch.dist(a, b) / ((a.norm() + b.norm()) / 2))
+
+
+def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
+    told = viewer.get("compare", mode="epochs", epoch=2, dp=4)
+    assert (told["left"]["epoch"], told["right"]["epoch"], told["problem"]) == (2, 1, None)
+    distances = [layer["distance"]["relative_l2"] for layer in told["layers"] if layer["distance"]]
+    assert distances == sorted(distances, reverse=True)
+    assert [layer["distance"] is None for layer in told["layers"]] == sorted(
+        layer["distance"] is None for layer in told["layers"]
+    )
+    run = run_of(viewer)
+    sides = [run.epoch(k).debugger[4] for k in (2, 1)]  # type: ignore[union-attr,index]
+    checked = 0
+    for layer in told["layers"]:
+        if layer["debugger"] in ("head", "encoder", "video", "attention", "gradcam") and layer["distance"]:
+            a, b = (side[layer["debugger"]][layer["name"]] for side in sides)
+            a, b = (torch.as_tensor(x).double().flatten() for x in (a, b))
+            assert layer["distance"]["relative_l2"] == pytest.approx(relative(a, b), rel=1e-6)
+            cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+            assert layer["distance"]["cosine"] == pytest.approx(cosine, rel=1e-6)
+            checked += 1
+            if layer["src"]:
+                viewer.pixels(layer["src"])
+    assert checked == 5
+    chosen = viewer.get("compare", mode="epochs", epoch=1, dp=4, other=2)
+    assert chosen["right"]["epoch"] == 2
+
+
+def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
+    told = viewer.get("compare", mode="epochs", epoch=1, dp=4)
+    assert (told["right"], told["layers"]) == (None, [])
+    assert told["problem"].startswith("No earlier epoch kept outputs")
+
+
+def test_a_datapoint_in_two_runs(two: Viewer) -> None:
+    told = two.get("compare", mode="runs", run=two.ids, epoch=1, dp=4)
+    assert [told[side]["run"] for side in ("left", "right")] == two.ids
+    assert (told["left"]["epoch"], told["right"]["epoch"]) == (1, "eval")
+    assert len(told["layers"]) > 5
+    alone = two.get("compare", mode="runs", epoch=1, dp=4)
+    assert alone["problem"] == "Choose two runs to see this datapoint in both."
+
+
+def test_the_nearest_success_is_the_one_with_the_nearest_outputs(viewer: Viewer) -> None:
+    epoch = run_of(viewer).epoch(2)
+    assert epoch is not None and epoch.outputs is not None
+    rows = runs.usual_rows(2)
+    worst = min(rows, key=lambda k: (-rows[k]["loss"], k))
+    mine = epoch.outputs[worst]["outputs"].double()
+    alike = [k for k in rows if k % 3 == worst % 3 and k != worst]
+    nearest = min(alike, key=lambda k: (torch.dist(mine, epoch.outputs[k]["outputs"].double()).item(), k))  # type: ignore[index]
+    told = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss")
+    assert told["right"]["dp"] == nearest
+    assert told["left"]["label"] == told["right"]["label"]
+    assert (
+        told["note"]
+        == f"The outputs nearest to this datapoint's, of 3 successes with the label {told['left']['label']!r}."
+    )
+    chosen = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss", other=1)
+    assert chosen["right"]["dp"] == 1
+
+
+def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "LOOKED_AT", 6)
+    told = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
+    assert "successes" in (told["note"] or told["problem"])
+    monkeypatch.setattr(neighbours, "LOOKED_AT", 1000)
+    monkeypatch.setattr(neighbours, "CANDIDATES", 1)
+    assert ", from 1" in viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
+
+
+def test_without_one_class_as_the_label_there_is_no_nearest(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "run", epochs=2, class_names=None)
+    inputs = runs.inputs_of([0, 1])
+    inputs["labels"] = torch.rand(2, 7)
+    runs.write_pages(folder / "datapoints", {(0, 1): inputs})
+    told = Viewer(tmp_path).get("compare", mode="success", epoch=1, dp=0)
+    assert told["right"] is None
+    assert "label is not one class" in told["problem"]
+    assert Viewer(tmp_path).get("datapoint", epoch=1, dp=0)["prediction"] is None
+
+
+def test_a_mode_that_is_none(viewer: Viewer) -> None:
+    assert viewer.ask("compare", mode="magic", dp=1).status == 400
+
+
+# ---------------------------------------------------------------- any run
+@pytest.mark.parametrize(
+    "make", [runs.training, runs.evaluation, runs.live, runs.crashed, runs.killed, runs.damaged, runs.just_started]
+)
+def test_every_kind_of_run_answers_kindly(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    make(tmp_path / "run")
+    viewer = Viewer(tmp_path)
+    for what in ("datapoint", "worst", "compare"):
+        for mode in values_api.MODES:
+            for epoch in ("", "0", "1", "eval"):
+                answer = viewer.ask(what, dp=3, epoch=epoch, mode=mode)
+                assert answer.status in (200, 404), answer.text
+                assert answer.error is None
+                if answer.status == 404:
+                    assert answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("k", range(len(PAYLOADS)))
+def test_text_of_a_run_comes_out_as_plain_json(k: int, tmp_path: Path) -> None:
+    text = PAYLOADS[k]
+    runs.hostile(tmp_path / "run", text)
+    viewer = Viewer(tmp_path)
+    answer = viewer.ask("datapoint", epoch=0, dp=0)
+    assert answer.status == 200
+    assert answer.header("content-type") == "application/json"
+    told = answer.json
+    shown = text.encode(errors="replace").decode()
+    (debugger,) = {item["debugger"] for item in told["sections"][4]["items"]}
+    assert debugger == shown
+    assert told["label"] == shown
+    assert [score["name"] for score in told["scores"]] == [shown]
+    assert {item["renderer"] for item in told["sections"][4]["items"]} <= {"channels", "table", "scalar", "text"}
+    for item in told["sections"][4]["items"]:
+        assert item["id"].isalnum()
+        if "src" in item["body"]:
+            assert set(item["body"]["src"]) <= set(
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/?&=_-"
+            )
+    assert viewer.ask("worst", epoch=0).status == 200
+    assert viewer.ask("compare", epoch=0, dp=0, other=1).status == 200
+
+
+def test_labels_may_be_text(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "run", epochs=2)
+    inputs = {**runs.inputs_of([0, 1]), "labels": per_datapoint(["a cat", "b" * 1000])}
+    runs.write_pages(folder / "datapoints", {(0, 1): inputs})
+    viewer = Viewer(tmp_path)
+    assert viewer.get("datapoint", epoch=1, dp=0)["label"] == "a cat"
+    assert viewer.get("datapoint", epoch=1, dp=1)["label"] is None
