@@ -237,13 +237,13 @@ def test_no_parameter_is_taken_as_a_path(app: Starlette, client: Client, folder:
     known = ids(client)["training"]
     names = ("run", "epoch", "metric", "dp", "item", "other", "order", "percentile", "mode", "page", "zoom", "n")
     for k, payload in enumerate(PAYLOADS):
-        for path in apis:
-            name = names[k % len(names)]  # every payload at every address, every name with many payloads
+        for path in (apis[k % len(apis)], apis[(k // len(apis)) % len(apis)]):
+            name = names[k % len(names)]  # each name and each address with many payloads
             others = {"run": known, "dp": 0, "epoch": 1}
             answer = client.get(path, **{**others, name: payload})
             assert answer.status in (200, 304, 400, 404, 422), (path, name, payload)
             assert answer.error is None
-            assert SECRET not in answer.text if answer.header("content-type") == "application/json" else True
+            assert SECRET.encode() not in answer.body
             assert b"secret-place" not in without_snippets(answer), (path, name, payload)
 
 
@@ -259,6 +259,8 @@ def every_answer(app: Starlette, client: Client) -> Iterator[Answer]:
     known = ids(client)
     for path in addresses(app):
         yield client.get(path)
+        if not path.startswith("/api/"):
+            continue  # a page or a file, which is the same for every run
         for run in known.values():
             yield client.get(path, run=run)
             yield client.get(path, run=run, dp=0)
