@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,7 +55,7 @@ class Viewer:
         self.page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
         self.page.on("request", self._asked)
         self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.goto(address)  # hands over the token
+        context.request.get(address)  # hands over the token, and keeps the cookie
 
     def _told(self, message: Any) -> None:
         if message.type == "error":
@@ -64,6 +65,13 @@ class Viewer:
         if urlsplit(request.url).netloc != urlsplit(self.base).netloc and not request.url.startswith("data:"):
             self.foreign.append(request.url)
 
+    def visit(self, screen: str) -> Any:
+        """Follow the navigation, without loading the page again."""
+        before = self.page.locator("main").get_attribute("data-ready")
+        self.page.locator(f'nav a[href^="/{screen}"]').click()
+        self.page.wait_for_selector(f'main[data-ready]:not([data-ready="{before}"])')
+        return self.page
+
     def open(self, path: str) -> Any:
         """Go to an address of the viewer and wait until its screen is drawn."""
         self.page.goto(self.base + path)
@@ -72,10 +80,18 @@ class Viewer:
 
 
 Opener = Callable[..., Viewer]
+Serve = Callable[[Path], str]
 
 
 @pytest.fixture
-def viewer(browser: Any) -> Iterator[Opener]:
+def served() -> Iterator[Callable[[Path], str]]:
+    """served(folder): the address of a server on a thread, which ends after the windows are closed."""
+    with ExitStack() as stack:
+        yield lambda folder: stack.enter_context(runs.serving(folder))
+
+
+@pytest.fixture
+def viewer(browser: Any, served: Any) -> Iterator[Opener]:
     """viewer(address, theme="light", width=1280): a window of its own, checked at the end of the test."""
     made: list[tuple[Viewer, Any]] = []
 

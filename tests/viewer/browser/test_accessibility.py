@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.viewer.browser.conftest import Opener
 
-SCREENS = ["runs", "curves", "map", "datapoint", "time", "compare", "storage"]
+SCREENS = ["runs", "curves", "datapoint", "time", "compare", "storage", "map"]
 
 NAMELESS = """() => {
   const visible = e => e.getClientRects().length > 0;
@@ -58,8 +58,9 @@ def skipped(levels: list[int]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_basics(viewer: Opener, address: str, theme: str) -> None:
     opened = viewer(address, theme=theme)
+    opened.open("/map?epoch=2&dp=4&metric=loss")
     for screen in SCREENS:
-        page: Any = opened.open(f"/{screen}?epoch=2&dp=4&metric=loss")
+        page: Any = opened.visit(screen)
         page.wait_for_timeout(200)
         assert page.evaluate(NAMELESS) == [], screen
         assert page.evaluate(WITHOUT_ALT) == [], screen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.viewer import runs
-from tests.viewer.browser.conftest import Opener, expect
+from tests.viewer.browser.conftest import Opener, Serve, expect
 
 ALL = ["runs", "curves", "map", "datapoint", "time", "compare", "storage"]
 PAYLOADS = [
@@ -18,71 +18,69 @@ PAYLOADS = [
 ]
 
 
-def test_empty_folder(viewer: Opener, tmp_path: Path) -> None:
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        for screen in ALL:
-            page = opened.open(f"/{screen}") if screen == "runs" else opened.page
-            if screen != "runs":
-                page.goto(f"{opened.base}/{screen}")
-            expect(page.locator("main")).to_contain_text("No run here yet")
+def test_empty_folder(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    address = served(tmp_path)
+    opened = viewer(address)
+    for screen in ALL:
+        page = opened.page
+        page.goto(f"{opened.base}/{screen}")
+        expect(page.locator("main")).to_contain_text("No run here yet")
 
 
-def test_run_that_has_just_begun(viewer: Opener, tmp_path: Path) -> None:
+def test_run_that_has_just_begun(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     runs.just_started(tmp_path / "run")
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        expect(opened.open("/map").locator("main")).to_contain_text("No scores yet")
-        expect(opened.open("/curves").locator("main")).to_contain_text("No epoch is finished yet")
-        expect(opened.open("/time").locator("main")).to_contain_text("Nothing to follow yet")
-        expect(opened.open("/storage").locator("main")).to_contain_text("No pages")
-        expect(opened.open("/runs").locator("tbody")).to_contain_text("running")
+    address = served(tmp_path)
+    opened = viewer(address)
+    expect(opened.open("/map").locator("main")).to_contain_text("No scores yet")
+    expect(opened.open("/curves").locator("main")).to_contain_text("No epoch is finished yet")
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing to follow yet")
+    expect(opened.open("/storage").locator("main")).to_contain_text("No pages")
+    expect(opened.open("/runs").locator("tbody")).to_contain_text("running")
 
 
-def test_crashed_run_says_why(viewer: Opener, tmp_path: Path) -> None:
+def test_crashed_run_says_why(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     runs.crashed(tmp_path / "run")
-    with runs.serving(tmp_path) as address:
-        page = viewer(address).open("/runs")
-        expect(page.locator("tbody .pill")).to_have_text("failed")
-        expect(page.locator("tbody")).to_contain_text("CUDA out of memory")
+    address = served(tmp_path)
+    page = viewer(address).open("/runs")
+    expect(page.locator("tbody .pill")).to_have_text("failed")
+    expect(page.locator("tbody")).to_contain_text("CUDA out of memory")
 
 
-def test_damaged_run_shows_the_rest(viewer: Opener, tmp_path: Path) -> None:
+def test_damaged_run_shows_the_rest(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     runs.damaged(tmp_path / "run")
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        expect(opened.open("/runs").locator(".problems li").first).to_be_visible()
-        expect(opened.open("/map?epoch=2").locator("canvas")).to_have_attribute("data-cells", "12")
-        expect(opened.open("/storage").locator(".pill.bad").first).to_contain_text("damaged")
+    address = served(tmp_path)
+    opened = viewer(address)
+    expect(opened.open("/runs").locator(".problems li").first).to_be_visible()
+    expect(opened.open("/map?epoch=2").locator("canvas")).to_have_attribute("data-cells", "12")
+    expect(opened.open("/storage").locator(".problems li").first).to_be_visible()
 
 
-def test_run_without_debugger(viewer: Opener, tmp_path: Path) -> None:
+def test_run_without_debugger(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     runs.large(tmp_path / "run", datapoints=50, epochs=2)
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        page = opened.open("/map")
-        expect(page.locator("canvas")).to_have_attribute("data-cells", "50")
-        expect(page.locator("[data-section=debugger]")).not_to_be_empty()
-        expect(opened.open("/time").locator("main")).to_contain_text("Nothing was captured")
+    address = served(tmp_path)
+    opened = viewer(address)
+    page = opened.open("/map")
+    expect(page.locator("canvas")).to_have_attribute("data-cells", "50")
+    expect(page.locator("[data-section=debugger]")).not_to_be_empty()
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing was captured")
 
 
 @pytest.mark.parametrize("text", PAYLOADS)
-def test_names_and_labels_are_text(viewer: Opener, tmp_path: Path, text: str) -> None:
+def test_names_and_labels_are_text(viewer: Opener, served: Serve, tmp_path: Path, text: str) -> None:
     runs.hostile(tmp_path / "run", text)
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        page = opened.open("/datapoint")
-        expect(page.locator("[data-section=debugger] h3").first).to_have_text(text)
-        for screen in ALL:
-            page = opened.open(f"/{screen}")
-            page.wait_for_timeout(50)
-            assert page.locator("main img[src=x], main script, main svg[onload], [onerror]").count() == 0
-        # An alert would have been noted as an error by the fixture.
+    address = served(tmp_path)
+    opened = viewer(address)
+    page = opened.open("/datapoint")
+    expect(page.locator("[data-section=debugger] h3").first).to_have_text(text)
+    for screen in ALL:
+        page = opened.visit(screen)
+        assert page.locator("main img[src=x], main script, main svg[onload], [onerror]").count() == 0
+    # An alert would have been noted as an error by the fixture.
 
 
-def test_an_alert_would_be_noted(viewer: Opener, tmp_path: Path) -> None:
-    with runs.serving(tmp_path) as address:
-        opened = viewer(address)
-        opened.open("/runs").evaluate("() => alert(1)")
-        assert opened.errors == ["dialog: 1"]
-        opened.errors.clear()
+def test_an_alert_would_be_noted(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    address = served(tmp_path)
+    opened = viewer(address)
+    opened.open("/runs").evaluate("() => alert(1)")
+    assert opened.errors == ["dialog: 1"]
+    opened.errors.clear()

@@ -20,7 +20,7 @@ export function mount(root, app) {
   const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
   const legend = h("div.legend", {});
   const worst = h("div", { style: { "min-height": "320px" } });
-  const tip = h("div.tip", { hidden: true });
+  const tip = h("div.tip", { hidden: true, id: "map-tip" });
   const left = h("section.panel", { "aria-label": "Score map" },
     h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
     h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
