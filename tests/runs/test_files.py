@@ -30,7 +30,7 @@ def problem_of(folder: Path, name: str = "a.json") -> str:
 # ---------------------------------------------------------------- what is no file to read
 def test_a_missing_file_is_a_problem_where_it_is_needed(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    assert files.read("a.json", decode, needed=False) is None
+    assert files.read("a.json", decode, needed=lambda: False) is None
     assert files.problems == []
     assert files.read("epoch_0/a.json", decode) is None
     assert files.problems == ["epoch_0/a.json: it is missing"]

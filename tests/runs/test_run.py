@@ -360,6 +360,15 @@ def test_the_growth_of_a_live_run_is_seen(tmp_path: Path) -> None:
     assert run.problems == ["epoch_2/training_losses.json: it is missing"]
 
 
+def test_many_epochs_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(make_training(tmp_path, epochs=30))
+    listed = []
+    real = os.listdir
+    monkeypatch.setattr(run_module.os, "listdir", lambda folder: listed.append(folder) or real(folder))  # type: ignore[func-returns-value]
+    assert all(epoch.scores is not None and epoch.losses for epoch in run.epochs)
+    assert len(listed) == 1
+
+
 def test_an_epoch_before_the_last_must_be_whole(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path, status="running"))
     (tmp_path / "epoch_0" / "validation_scores.json").unlink()

@@ -170,17 +170,19 @@ class Files:
         self._problems: dict[str, list[str]] = {}
         self._lock = threading.RLock()
 
-    def read(self, name: str, decode: Callable[[BinaryIO], Decoded[T]], *, needed: bool = True) -> T | None:
+    def read(
+        self, name: str, decode: Callable[[BinaryIO], Decoded[T]], *, needed: Callable[[], bool] = lambda: True
+    ) -> T | None:
         """What ``decode`` makes of a file; None when it cannot be read, and `problems` then says why.
 
-        needed: whether it is a problem that the file is not there.
+        needed: whether it is a problem that the file is not there; asked when it is not.
         """
         with self._lock:
             try:
                 with opened(self.root, name) as file:
                     kept = self._known(name, file) or self._decoded(file, decode)
             except Missing as e:
-                kept = _Kept((0, 0), None, [str(e)] if needed else [])
+                kept = _Kept((0, 0), None, [str(e)] if needed() else [])
             except (Unreadable, OSError) as e:
                 kept = _Kept((0, 0), None, [str(e)])
             self._keep(name, kept)

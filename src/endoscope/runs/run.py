@@ -134,8 +134,10 @@ class Run:
     @property
     def progress(self) -> Progress:
         """What progress.json says; all of it empty when there is none, as in a short evaluation."""
-        needed = self.kind == "training" and self.about.status == "finished"
-        return self._files.read(layout.PROGRESS, read_progress, needed=needed) or Progress()
+        return self._files.read(layout.PROGRESS, read_progress, needed=self._is_finished_training) or Progress()
+
+    def _is_finished_training(self) -> bool:
+        return self.about.status == "finished" and self.kind == "training"
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -199,14 +201,14 @@ class Epoch:
     def scores(self) -> ScoreTable | None:
         """Of every datapoint, and over all; None before they are there."""
         split: layout.Split = "evaluation" if self.number is None else "validation"
-        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_whole())
+        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_whole)
 
     @property
     def losses(self) -> Losses:
         """The loss of each training batch, in order, as ``loss``, and each named part of it; empty when not there."""
         if self.number is None:
             return {}
-        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole()) or {}
+        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole) or {}
 
     @property
     def outputs(self) -> DebugOutputs | None:
