@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from endoscope.errors import ConfigError
+from endoscope.pages.folders import make_folder
 from endoscope.runners import run_folder
-from endoscope.runners.run_folder import RunFolder, make_work_dir
+from endoscope.runners.run_folder import RunFolder
 
 
 def read(path: Path) -> Any:
@@ -92,8 +93,8 @@ def test_a_full_disk_does_not_stop_a_run_between_checkpoints(
 
 def test_names_of_any_kind(tmp_path: Path) -> None:
     path = tmp_path / "mit Leerzeichen" / "ü…日"
-    make_work_dir(path)
-    make_work_dir(path)
+    make_folder(path, "work_dir")
+    make_folder(path, "work_dir")
     RunFolder(path, job="eval").begin({"class_names": ["größe"]}, {"work_dir": str(path)})
     assert read(path / "run.json")["class_names"] == ["größe"]
     assert read(path / "config.json")["work_dir"] == str(path)
@@ -103,7 +104,7 @@ def test_a_folder_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=r"^work_dir: cannot make the folder '.*file"):
-            make_work_dir(path)
-    monkeypatch.setattr(run_folder.os, "access", lambda *_: False)  # root may write anywhere
+            make_folder(path, "work_dir")
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
     with pytest.raises(ConfigError, match=r"^work_dir: cannot write into"):
-        make_work_dir(tmp_path)
+        make_folder(tmp_path, "work_dir")

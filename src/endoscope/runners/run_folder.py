@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from endoscope import __version__
-from endoscope.errors import ConfigError
 from endoscope.runners.lock import FolderLock
 from endoscope.runs import layout, process
 from endoscope.runs.about import FORMAT, VERSION, Job, Status
@@ -140,15 +139,6 @@ class RunFolder:
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
         write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
-
-
-def make_work_dir(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise ConfigError(f"work_dir: cannot make the folder {str(path)!r}: {e.strerror}") from e
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"work_dir: cannot write into {str(path)!r}")
 
 
 def _number(epoch: Any) -> float:

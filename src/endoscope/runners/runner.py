@@ -20,6 +20,7 @@ from endoscope.calling import call_model
 from endoscope.config import build_from_config
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.pages.folders import make_folder
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
@@ -29,7 +30,7 @@ from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
 from endoscope.runners.metric import BaseMetric
 from endoscope.runners.progress import progress
-from endoscope.runners.run_folder import RunFolder, make_work_dir
+from endoscope.runners.run_folder import RunFolder
 from endoscope.runners.settings import Settings
 from endoscope.runs import layout
 from endoscope.runs.about import Status
@@ -56,7 +57,7 @@ class BaseRunner:
         self.device = _device(device if device is not None else self.settings.device)
         self.ranks = Ranks.join(self.device)
         self.work_dir = self.settings.work_dir
-        make_work_dir(self.work_dir)
+        make_folder(self.work_dir, "work_dir")
         self.folder = RunFolder(self.work_dir, job=self.job)
         self._refuse(self.folder.in_use() if self.ranks.first else "")
         self.progress = progress(first_rank=self.ranks.first)
