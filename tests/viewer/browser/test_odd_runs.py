@@ -53,6 +53,8 @@ def test_damaged_run_shows_the_rest(viewer: Opener, served: Serve, tmp_path: Pat
     expect(opened.open("/runs").locator(".problems li").first).to_be_visible()
     expect(opened.open("/map?epoch=2").locator("canvas")).to_have_attribute("data-cells", "12")
     expect(opened.open("/storage").locator(".problems li").first).to_be_visible()
+    # The browser's console tells that the damaged epoch, which the map asks for ahead, has no scores; nothing else.
+    opened.errors = [error for error in opened.errors if "/api/map" not in error or "epoch=1" not in error]
 
 
 def test_run_without_debugger(viewer: Opener, served: Serve, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ function line(item, { small }) {
   }));
   const chart = lineChart({ label: `${item.name} as a line`, series, height: small ? 120 : 160, xname: "at" });
   chart.style.width = small ? "240px" : "min(100%, 560px)";
-  return [chart, h("div.under", {}, h("span.mono", {}, ofText(body, "values")), series.length > 1 ? keys(series) : null)];
+  return [chart, h("div.under", {}, small && body.shown === body.of ? null : h("span.mono", {}, ofText(body, "values")), series.length > 1 ? keys(series) : null)];
 }
 
 export function keys(series) {

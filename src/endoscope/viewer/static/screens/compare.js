@@ -71,7 +71,7 @@ export function mount(root, app) {
         const distances = answer.layers.map((l) => (l.distance ? number(l.distance.relative_l2) : 0)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);
         replace(body,
-          answer.left && answer.right ? h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode), sideCard(app, answer.right, mode), h("div.sidecard", {}, h("h2", {}, "Difference"), h("p.sub", {}, "layers that differ most first"))) : null,
+          answer.left && answer.right ? h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode), sideCard(app, answer.right, mode), h("div.sidecard", {}, h("h2", {}, "Difference"), h("p.sub", {}, "Layers that differ most come first."), answer.note ? h("p.note", {}, answer.note) : null)) : null,
           answer.problem ? h("p.soft", {}, answer.problem) : null,
           answer.problem && captured.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", captured.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
           answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));

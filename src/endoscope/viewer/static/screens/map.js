@@ -124,6 +124,18 @@ export function mount(root, app) {
     mark(app.selection.dp ?? shown?.indices[0]);
   }
 
+  // The maps of the epochs beside this one, asked for when nothing else is: an arrow key then draws at once.
+  let ahead = 0;
+  function prepare() {
+    clearTimeout(ahead);
+    ahead = setTimeout(() => {
+      const { epochs, epoch } = app.current;
+      const at = epochs.findIndex((e) => e.epoch === epoch);
+      for (const beside of [epochs[at - 1], epochs[at + 1]])
+        if (beside && beside.scores) get("/api/map", { ...app.mapParameters(), epoch: beside.epoch }).catch(() => null);
+    }, 250);
+  }
+
   const key = () => JSON.stringify(app.mapParameters());
 
   const resized = new ResizeObserver(() => {
@@ -160,6 +172,7 @@ export function mount(root, app) {
         draw();
         describe();
         mark(app.selection.dp ?? shown.indices[0]);
+        prepare();
         worstTable().catch((error) => replace(worst, failure(error)));
       } catch (error) {
         if (asked !== key()) return;
@@ -175,6 +188,7 @@ export function mount(root, app) {
       if (shown) draw();
     },
     unmount() {
+      clearTimeout(ahead);
       resized.disconnect();
       tip.remove();
     },

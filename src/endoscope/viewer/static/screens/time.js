@@ -53,9 +53,10 @@ export function mount(root, app) {
     const exact = String(now.epoch) === epoch;
     const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": `epoch ${now.epoch}`, oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
     const held = document.activeElement && document.activeElement.getAttribute("aria-label") === "captured epoch";
+    const side = window.innerWidth > 1900 ? 528 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
-    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side: 320, epoch: name }), statsLine(one));
+    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), statsLine(one));
     const lines = series(answer);
     replace(body,
       h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at))),
@@ -64,7 +65,7 @@ export function mount(root, app) {
         now.item ? large(now.item, `epoch ${now.epoch}`) : kind("Not captured", "This epoch has no such value."),
         before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, "The first captured epoch: nothing to compare with."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
-          now.difference.src ? drawBody({ ...now.item, name: "difference", renderer: "image", body: { src: now.difference.src, width: now.difference.width || now.item.body.width || sized(now.item, 0), height: now.difference.height || now.item.body.height || sized(now.item, 1) } }, { side: 320, small: true }) : null,
+          now.difference.src ? drawBody({ ...now.item, name: "difference", renderer: "image", body: { src: now.difference.src, width: now.difference.width || now.item.body.width || sized(now.item, 0), height: now.difference.height || now.item.body.height || sized(now.item, 1) } }, { side, small: true }) : null,
           h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
       lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
