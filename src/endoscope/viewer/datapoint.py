@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,11 +28,36 @@ from endoscope.viewer.values import (
 
 MOST_BYTES = 256 << 20
 """Tensors of a debugger, or of a section, that are read for one datapoint."""
+_TOKENS = 1 << 16  # bytes of inputs that may have tokens beside them
 _SMALL = 1 << 20  # bytes of labels, outputs and meta_info that are read to say what they mean
 
 
 class NotShown(EndoscopeError):
     """Something that the run does not hold, or that is too large; the text says which."""
+
+
+class _Kept:
+    """The pages of an epoch and its run, and the names of the classes: looked up once for many datapoints."""
+
+    def __init__(self, run: Run, epoch: Epoch) -> None:
+        self._run = run
+        self._epoch = epoch
+
+    @cached_property
+    def datapoints(self) -> DebugOutputs | None:
+        return self._run.datapoints
+
+    @cached_property
+    def outputs(self) -> DebugOutputs | None:
+        return self._epoch.outputs
+
+    @cached_property
+    def debugger(self) -> DebugOutputs | None:
+        return self._epoch.debugger
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self._run.class_names
 
 
 @dataclass(frozen=True)
@@ -44,20 +69,37 @@ class Datapoint:
     (9, 5)
     >>> [found.name for found in datapoint.items("inputs")]
     ['inputs']
+
+    What is on disk is looked up once: make a new one to see what a live run has written since.
     """
 
     run: Run
     epoch: Epoch
     idx: int
+    _shared: _Kept | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _kept(self) -> _Kept:
+        return self._shared or _Kept(self.run, self.epoch)
+
+    def beside(self, idx: int) -> Datapoint:
+        """Another datapoint of the same epoch."""
+        return Datapoint(self.run, self.epoch, idx, self._kept)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything but its scores is there."""
+        kept = self._kept
+        return any(place is not None and self.idx in place for place in (kept.datapoints, kept.outputs, kept.debugger))
 
     # ---- reading
     def _pages(self, section: str) -> DebugOutputs:
         if section == "debugger":
-            found, what = self.epoch.debugger, "debug outputs"
+            found, what = self._kept.debugger, "debug outputs"
         elif section == "outputs":
-            found, what = self.epoch.outputs, "outputs"
+            found, what = self._kept.outputs, "outputs"
         else:
-            found, what = self.run.datapoints, section.replace("_", " ")
+            found, what = self._kept.datapoints, section.replace("_", " ")
         if found is None:
             where = "This run" if section not in ("debugger", "outputs") or self.epoch.number is None else "This epoch"
             raise NotShown(f"{where} kept no {what}.{self._which(section)}")
@@ -115,9 +157,9 @@ class Datapoint:
         return None
 
     # ---- what it means
-    def _small(self, section: str) -> Any:
+    def _small(self, section: str, most: int = _SMALL) -> Any:
         try:
-            return self.read(section, most=_SMALL)
+            return self.read(section, most=most)
         except EndoscopeError:
             return None  # its own section says why
 
@@ -137,14 +179,14 @@ class Datapoint:
         return self.labels if isinstance(self.labels, str) and len(self.labels) <= 200 else None
 
     def class_text(self, index: int) -> str:
-        names = self.run.class_names
+        names = self._kept.class_names
         return names[index] if names is not None and 0 <= index < len(names) else str(index)
 
     @cached_property
     def row(self) -> Any:
         """The outputs of a classification, one a class; None when this is none."""
         found = scores_of_classes(self._small("outputs"))
-        return found if is_classification(found, self.labels, self.run.class_names) else None
+        return found if is_classification(found, self.labels, self._kept.class_names) else None
 
     @cached_property
     def prediction(self) -> Prediction | None:
@@ -152,7 +194,7 @@ class Datapoint:
 
     @cached_property
     def tokens(self) -> tuple[str, ...] | None:
-        return tokens_of(self._small("meta_info"), self._small("inputs"))
+        return tokens_of(self._small("meta_info", _TOKENS), self._small("inputs", _TOKENS))
 
     @cached_property
     def _image(self) -> Array | None:
@@ -173,7 +215,7 @@ class Datapoint:
             name=found.key,
             section=found.section,
             debugger=found.debugger,
-            class_names=self.run.class_names,
+            class_names=self._kept.class_names,
             tokens=found.tokens or self.tokens,
             classification=found.section == "outputs" and is_row(found.value, self.row),
             image=lambda: self._image,

@@ -10,7 +10,7 @@ import numpy as np
 
 from endoscope.viewer.render import colours, sheets
 from endoscope.viewer.render.curves import is_number_list
-from endoscope.viewer.render.numbers import Numbers, is_numbers
+from endoscope.viewer.render.numbers import Numbers, dot, is_numbers
 from endoscope.viewer.render.pictures import Picture
 from endoscope.viewer.render.registry import View
 from endoscope.viewer.render.shapes import Maps, maps, matrix
@@ -70,8 +70,8 @@ def difference(a: Numbers, b: Numbers) -> Difference | None:
         n += x.size
         total += float(np.abs(d).sum())
         largest = max(largest, float(np.abs(d).max()))
-        apart, left, right = apart + float(d @ d), left + float(x @ x), right + float(y @ y)
-        both += float(x @ y)
+        apart, left, right = apart + dot(d, d), left + dot(x, x), right + dot(y, y)
+        both += dot(x, y)
     if not n:
         return Difference(None, None, None, None, 0, a.size)
     norms = math.sqrt(left), math.sqrt(right)

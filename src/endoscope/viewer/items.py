@@ -25,7 +25,7 @@ DRAWN = "1"
 def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> dict[str, Any]:
     """One item. ``where`` is the folder of the run, as the snippet is to name it."""
     drawn = draw(found.value, datapoint.about(found))
-    numbers = _numbers(found.value)
+    numbers = drawn.value if isinstance(drawn.value, Numbers) else _numbers(found.value)
     body = {**drawn.body}
     if drawn.form in PICTURES:
         body["src"] = address(found, version(found.value, datapoint, found))

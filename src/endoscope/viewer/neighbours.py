@@ -37,12 +37,13 @@ def nearest_success(run: Run, epoch: Epoch, idx: int, metric: str | None) -> Nea
     if kept is None or mine is None:
         return Nearest(None, "The outputs of this datapoint were not kept; choose the other one by its index.")
     fails = ranking.column(table, metric, table.directions[metric], table.indices).fails()
-    good = [int(k) for k in table.indices[~fails] if k != idx and int(k) in kept]
+    there = np.isin(table.indices, np.fromiter(kept, np.int64, len(kept)))
+    good = table.indices[~fails & there & (table.indices != idx)].tolist()
     step = -(-len(good) // LOOKED_AT) if good else 1
     looked_at = good[::step]
     alike: list[tuple[float, int]] = []
     for other in looked_at:
-        one = Datapoint(run, epoch, other)
+        one = wrong.beside(other)
         if one.label != wrong.label:
             continue
         theirs = numbers_of(one.row)

@@ -49,8 +49,9 @@ def _worst(run: Run) -> str:
     if name is None:
         return ""
     rows = []
+    first = Datapoint(run, epoch, 0)
     for at in table.worst_first(name)[:_WORST].tolist():
-        one = Datapoint(run, epoch, int(table.indices[at]))
+        one = first.beside(int(table.indices[at]))
         said = one.class_text(one.prediction.index) if one.prediction is not None else None
         label = one.label_text
         rows.append([one.idx, float(table.values[name][at]), cell(label), cell(said)])

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -109,9 +110,8 @@ class _Values:
 
     def _must_exist(self, at: Datapoint) -> None:
         table = at.epoch.scores
-        known = table is not None and bool(np.isin(at.idx, table.indices))
-        places = (at.run.datapoints, at.epoch.outputs, at.epoch.debugger)
-        if not known and not any(place is not None and at.idx in place for place in places):
+        known = table is not None and _is_among(at.idx, table.indices)
+        if not known and not at.is_kept:
             raise Refusal(f"this epoch has no datapoint {at.idx}", hint="Choose one on the score map.", status=404)
 
     # ---- worst datapoints
@@ -133,10 +133,11 @@ class _Values:
             earlier = ranking.column(before.scores, metric, table.directions[metric], table.indices)
             change = ranking.change(column, earlier)
         rows = []
+        first = Datapoint(run, epoch, 0)
         for at in column.worst_first()[:n].tolist():
             if column.missing[at]:
                 break
-            one = Datapoint(run, epoch, int(table.indices[at]))
+            one = first.beside(int(table.indices[at]))
             found = None if change is None or change.missing[at] else float(change.values[at])
             told = {"dp": one.idx, "value": float(column.values[at]), "change": found}
             rows.append({**told, "label": one.label_text, "prediction": _prediction(one)})
@@ -244,14 +245,14 @@ class _Values:
         other = whole(query, "other") if mode != "runs" and query.get("other") != "eval" else None
         if mode == "success":
             if other is not None:
-                chosen = Datapoint(at.run, at.epoch, other)
+                chosen = at.beside(other)
                 self._must_exist(chosen)
                 return _Side(left.entry, chosen), "Chosen by its index.", None
             metric = _metric(at.epoch, selection.metric) if at.epoch.scores is not None else None
             nearest = nearest_success(at.run, at.epoch, at.idx, metric)
             if nearest.idx is None:
                 return None, None, nearest.how
-            return _Side(left.entry, Datapoint(at.run, at.epoch, nearest.idx)), nearest.how, None
+            return _Side(left.entry, at.beside(nearest.idx)), nearest.how, None
         if mode == "runs":
             if len(selection.runs) < 2:
                 return None, None, "Choose two runs to see this datapoint in both."
@@ -342,8 +343,7 @@ def scores_of(epoch: Epoch, idx: int) -> list[Json]:
     table = epoch.scores
     if table is None:
         return []
-    at = int(np.searchsorted(table.indices, idx))
-    known = at < len(table.indices) and table.indices[at] == idx
+    at, known = int(np.searchsorted(table.indices, idx)), _is_among(idx, table.indices)
     told = []
     for name in table.values:
         direction = table.directions[name]
@@ -356,6 +356,11 @@ def scores_of(epoch: Epoch, idx: int) -> list[Json]:
             made["fails"] = bool(column.fails()[at])
         told.append(made)
     return told
+
+
+def _is_among(idx: int, indices: NDArray[np.int64]) -> bool:
+    at = int(np.searchsorted(indices, idx))
+    return at < len(indices) and int(indices[at]) == idx
 
 
 def _prediction(at: Datapoint) -> Json | None:

@@ -42,11 +42,11 @@ class Picture:
     def png(self) -> bytes:
         file = io.BytesIO()
         if self.table is None:
-            Image.fromarray(np.ascontiguousarray(self.pixels, np.uint8)).save(file, "PNG", compress_level=4)
+            Image.fromarray(np.ascontiguousarray(self.pixels, np.uint8)).save(file, "PNG", compress_level=1)
             return file.getvalue()
         image = Image.fromarray(np.ascontiguousarray(self.pixels, np.uint8))
         image.putpalette(palette(self.table).tobytes())
-        image.save(file, "PNG", compress_level=4, transparency=_GAP)
+        image.save(file, "PNG", compress_level=1, transparency=_GAP)
         return file.getvalue()
 
     def rgb(self) -> Array:
