@@ -61,7 +61,10 @@ def test_help_names_every_command() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("page", "no command 'page'; closest: 'pages'"), ("x", "no command 'x'; there are: demo, eval, pages, train, view")],
+    [
+        ("page", "no command 'page'; closest: 'pages'"),
+        ("x", "no command 'x'; there are: demo, eval, pages, train, view"),
+    ],
 )
 def test_an_unknown_command(name: str, message: str) -> None:
     result = CliRunner().invoke(main, [name])
