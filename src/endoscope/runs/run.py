@@ -36,6 +36,7 @@ from endoscope.runs.files import (
 from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
 from endoscope.runs.status import Status, true_status
+from endoscope.runs.summary import summary_html
 
 Kind = Literal["training", "evaluation", "unknown"]
 
@@ -177,6 +178,9 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}: {self.kind}, {self.status}>"
+
+    def _repr_html_(self) -> str:
+        return summary_html(self)
 
 
 class Epoch:
