@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -22,6 +28,8 @@ from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runs.scores import read_scores
 
+SOURCE = Path(__file__).parents[2] / "src"
+
 
 def snippet(output: str) -> str:
     shown = re.search(r"Read it in Python:\n\n(.*?)\n\n", output, re.DOTALL)
@@ -32,8 +40,9 @@ def snippet(output: str) -> str:
 def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
-    result = run("demo", "--epochs", 1)
+    result = run("demo", "--epochs", 1, "--no-view")
     assert result.exit_code == 0
+    assert "http" not in result.stdout
     assert torch.get_num_threads() == threads
     (work_dir,) = Path("runs").iterdir()
     assert re.fullmatch(r"demo-\d{8}-\d{6}", work_dir.name)
@@ -56,8 +65,11 @@ def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.
         exec(code, {})
     assert printed.getvalue().startswith("tensor([[[")
     commands = re.findall(r"^    endoscope (.*)$", result.stdout, re.MULTILINE)
-    assert len(commands) == 3
-    assert all(run(*shlex.split(command)).exit_code == 0 for command in commands)
+    *read, view = map(shlex.split, commands)
+    assert len(read) == 3
+    assert all(run(*command).exit_code == 0 for command in read)
+    assert view == ["view", str(work_dir)]
+    assert run(*view, "--export", tmp_path / "both.html").exit_code == 0
 
     worst = int(re.search(r"Inside datapoint (\d+): a (\d), read as (\d)", result.stdout)[1])  # type: ignore[index]
     assert f"outputs[{worst}]" in code
@@ -102,6 +114,54 @@ def test_without_scikit_learn(tmp_path: Path, run: Run, monkeypatch: pytest.Monk
     assert result.exit_code == 2
     assert result.stderr == "Error: the digits need scikit-learn: pip install 'endoscope[demo]'\n"
     assert not (tmp_path / "new").exists()
+
+
+def test_it_ends_in_the_viewer_until_it_is_interrupted(tmp_path: Path) -> None:
+    code = "from endoscope.cli import main; main()"
+    arguments = ["demo", "--epochs", "1", "--work-dir", str(tmp_path / "new")]
+    environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**environment, "PYTHONPATH": str(SOURCE)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = next(at for line in process.stdout if (at := re.search(r"http://\S+", line)))
+            base, query = found[0].split("/?")
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(f"{base}/api/runs?{query}", timeout=20) as answer:
+                listed = json.load(answer)["runs"]
+            assert [(one["name"], one["kind"], one["status"]) for one in listed] == [
+                ("evaluation", "evaluation", "finished"),
+                ("training", "training", "finished"),
+            ]
+            with browser.open(f"{base}/map", timeout=20) as answer:
+                assert answer.status == 200
+            process.send_signal(signal.SIGINT)
+            sent = time.monotonic()
+            process.wait(20)
+            assert time.monotonic() - sent < 5
+        finally:
+            process.kill()
+        assert process.returncode == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_without_the_viewers_packages_it_says_what_to_install(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "endoscope.viewer.serve", raising=False)
+    result = run("demo", "--epochs", 1, "--work-dir", tmp_path / "new")
+    assert result.exit_code == 0
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("To look at both runs in a browser: the viewer needs 'uvicorn', which is not installed")
+    assert last.endswith("pip install 'endoscope[viewer]'")
 
 
 def test_switched_off_it_says_so(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

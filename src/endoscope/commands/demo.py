@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,9 @@ WORST = 5
     help="Where the runs go; a new folder runs/demo-<time> by default.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=6, show_default=True)
-def demo(work_dir: Path | None, epochs: int) -> None:
-    """Train a small CNN on scikit-learn's digits, evaluate it, look inside it, and show what was found."""
+@click.option("--no-view", is_flag=True, help="End when the runs are made, without the viewer.")
+def demo(work_dir: Path | None, epochs: int, no_view: bool) -> None:
+    """Train a small CNN on scikit-learn's digits, evaluate it, look inside it, and show both runs in the viewer."""
     from endoscope.commands.console import console
     from endoscope.commands.digits import Digits, evaluation_config, training_config
     from endoscope.errors import ConfigError
@@ -49,6 +51,25 @@ def demo(work_dir: Path | None, epochs: int) -> None:
     _print_worst(out, evaluated, scores, worst)
     _print_inside(out, evaluated, worst[0])
     _print_how_to_read(out, evaluated, worst[0])
+    if not no_view:
+        _view(folder)
+
+
+def _view(folder: Path) -> None:
+    """The viewer on both runs until Ctrl-C; without what it needs, one line says what to install."""
+    from endoscope.commands.view import ViewerMissing, serve
+
+    click.echo()
+    try:
+        serve((folder,), browser=_has_screen())
+    except ViewerMissing as e:
+        click.echo(f"To look at both runs in a browser: {e}")
+
+
+def _has_screen() -> bool:
+    """Whether somebody sits before this terminal and could see a browser open."""
+    display = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return display and sys.stdout.isatty()
 
 
 def _new_folder(wanted: Path | None) -> Path:
@@ -173,5 +194,9 @@ or in the shell:
 
     endoscope pages list {run}
     endoscope pages show {run} {idx}
-    endoscope pages show {run} {idx} --debugger activations"""
+    endoscope pages show {run} {idx} --debugger activations
+
+or in the browser:
+
+    endoscope view {quote(str(evaluated.parent))}"""
     out.print(text, soft_wrap=True)
