@@ -19,12 +19,13 @@ export function mount(root, app) {
   });
   const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
   const legend = h("div.legend", {});
+  const problems = h("ul.problems", {});
   const worst = h("div", { style: { "min-height": "320px" } });
   const tip = h("div.tip", { hidden: true, id: "map-tip" });
   const left = h("section.panel", { "aria-label": "Score map" },
     h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
     h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
-    maps, legend, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
+    problems, maps, legend, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
 
@@ -90,6 +91,7 @@ export function mount(root, app) {
     const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (worst ${show(percent)} %)`;
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
+    replace(problems, data.problems.map((text) => h("li", {}, text)));
     replace(legend,
       data.range ? h("span.ramp", {}, show(data.range[0]), h(`span.bar.map${data.direction === "higher" ? ".flip" : ""}`, { "aria-hidden": "true" }), show(data.range[1])) : null,
       h("span", {}, `${data.metric}: ${better(data.direction)}`),

@@ -8,7 +8,7 @@ const LOOK = { running: "pill on", finished: "pill", interrupted: "pill warn", f
 function epochsOf(run) {
   const scored = run.epochs.filter((e) => e.scores);
   if (run.epochs.some((e) => e.epoch === "eval")) return "evaluation";
-  const wanted = run.progress && run.progress.epochs ? ` of ${run.progress.epochs}` : "";
+  const wanted = run.progress && run.progress.epochs_wanted ? ` of ${run.progress.epochs_wanted}` : "";
   return `${scored.length}${wanted}`;
 }
 

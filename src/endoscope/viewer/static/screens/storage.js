@@ -11,9 +11,10 @@ function folder(one, largest) {
   return h("details.section", { data: { folder: one.name }, open: one.damage.length > 0 },
     h("summary.head", { style: { cursor: "pointer" } }, h("h3", {}, one.name), h("span.mono.faint", {}, `${plural(pages.length, "page")} · ${plural(total("records"), "record")} · ${bytes(one.bytes)}`),
       h("span.share", { "aria-hidden": "true", style: { width: `${Math.max(1, (one.bytes / Math.max(1, largest)) * 160)}px` } }),
-      one.damage.length ? h("span.pill.bad", {}, plural(one.damage.length, "damaged record")) : null,
+      one.damage.length ? h("span.pill.bad", {}, plural(one.damaged, "damaged record")) : null,
       dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
       pages.some((page) => !page.closed) ? h("span.pill", {}, "still open") : null),
+    one.damaged > one.damage.length ? h("p.sub", {}, `The first ${one.damage.length} of ${count(one.damaged)}:`) : null,
     one.damage.length ? table("Damage", [
       { title: "file", cell: (d) => d.file }, { title: "record", number: true, cell: (d) => d.record ?? "–" }, { title: "reason", cell: (d) => d.reason }], one.damage) : null,
     h("div.scroll", {}, table(`Pages of ${one.name}`, [
@@ -27,7 +28,7 @@ function folder(one, largest) {
 
 function runPanel(run, answer) {
   const all = answer.folders.flatMap((one) => one.pages);
-  const damage = answer.folders.reduce((sum, one) => sum + one.damage.length, 0);
+  const damage = answer.folders.reduce((sum, one) => sum + one.damaged, 0);
   const dropped = all.reduce((sum, page) => sum + (page.dropped || 0), 0);
   const largest = Math.max(1, ...answer.folders.map((one) => one.bytes));
   const total = (title, value, bad) => h("div", {}, h("dt", {}, title), h("dd", { class: bad ? "bad" : null }, value));
