@@ -32,7 +32,7 @@ _MB = 1_000_000
 PROBE = """
 performance.setResourceTimingBufferSize(1e6);
 window.bench = {start: 0, drawn: 0};
-for (const kind of ["click", "keydown", "change"])
+for (const kind of ["click", "keydown", "change", "input"])
   addEventListener(kind, (event) => { bench.start = event.timeStamp; }, {capture: true});
 const put = CanvasRenderingContext2D.prototype.putImageData;
 CanvasRenderingContext2D.prototype.putImageData = function (...given) {
@@ -90,6 +90,9 @@ class Figure:
     @property
     def verdict(self) -> str:
         return "pass" if self.at(0.95) <= self.limit else "FAIL"
+
+    def __str__(self) -> str:
+        return f"- {self.verdict}: {self.what}: p95 {self.at(0.95):.0f} ms, at most {self.limit:.0f} ms"
 
     def row(self) -> list[str]:
         p50, p95, most = (f"{self.at(share):,.0f} ms" for share in (0.5, 0.95, 1.0))
@@ -167,8 +170,8 @@ class Window:
         self.page.evaluate("bench.arm()")
 
     def settle(self) -> None:
-        """Until nothing is asked for any more: one action is not to wait for the one before."""
-        self.page.wait_for_timeout(120)
+        """What a person needs at least to look at it; one action is not to wait for the one before."""
+        self.page.wait_for_timeout(500)
 
     def click(self, dp: int, position: int, **wanted: str) -> dict[str, float]:
         place = self.page.evaluate("(position) => bench.cell(position)", position)
@@ -197,9 +200,11 @@ def measure_first_paint(browser: Any, folder: Path, repetitions: int) -> list[Fi
 
 def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> list[Figure]:
     """Every epoch and every metric for the first time since the server was started."""
-    epoch_change, metric_change = Figure("epoch change on the score map", 100), Figure("metric change", 100)
+    epoch_change = Figure("epoch change on the score map", 100, note="the one before, with the keyboard")
+    far_change = Figure("epoch change, far away", 100, note="with the slider; no score file was read ahead")
+    metric_change = Figure("metric change on the score map", 100)
     others = [name for name in viewer_run.DIRECTIONS if name != "loss"]
-    while min(len(epoch_change.values), len(metric_change.values)) < repetitions:
+    while min(len(one.values) for one in (epoch_change, far_change, metric_change)) < repetitions:
         with serving(folder) as server, Window(browser, server) as window:
             window.open()
             metric = "loss"
@@ -217,7 +222,16 @@ def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> lis
                     asked = f"bench.mapped(['epoch={epoch}&', 'metric={metric}'])"
                     metric_change.values.append(window.until(map=asked)["map"])
                     window.page.evaluate("document.activeElement.blur()")
-    return [epoch_change, metric_change]
+        with serving(folder) as server, Window(browser, server) as window:
+            window.open()
+            for epoch in [*range(2, size.epochs - 3, 6), *range(5, size.epochs - 3, 6)]:
+                window.settle()
+                window.arm()
+                code = "([epoch]) => { const s = document.querySelector('input[aria-label=epoch]'); s.value = epoch;"
+                window.page.evaluate(f"{code} s.dispatchEvent(new Event('input')); }}", [epoch])
+                asked = f"bench.mapped(['epoch={epoch}&'])"
+                far_change.values.append(window.until(map=asked)["map"])
+    return [epoch_change, far_change, metric_change]
 
 
 def measure_clicks(browser: Any, folder: Path, size: Size, repetitions: int) -> list[Figure]:
@@ -327,6 +341,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=40)
     parser.add_argument("--only", choices=["paint", "map", "clicks", "memory", "live"], action="append")
     parser.add_argument("--dir", help="where the run is written for the time being; a temporary folder otherwise")
+    parser.add_argument("--run", type=Path, help="write the run there, or take the one that is there, and leave it")
     parser.add_argument("--json", metavar="FILE")
     given = parser.parse_args()
     try:
@@ -337,45 +352,49 @@ def main() -> None:
         sys.exit("bench/viewer.py needs chromium, chromium-browser or google-chrome on the path")
     parts = given.only or ["paint", "map", "clicks", "memory", "live"]
     with measure.scratch(given.dir) as scratch:
-        folder = scratch / "run"
-        size = size_of(given, scratch)
-        began = time.perf_counter()
-        viewer_run.write_run(folder, size)
-        measure.sync(folder, evict=True)
-        written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        took = time.perf_counter() - began
-        print(
-            f"{measure.machine()}\n{size.datapoints:,} datapoints x {size.epochs} epochs, {written / 1e9:.2f} GB in "
-            f"{took:.0f} s: all have inputs, scores, outputs and small debug outputs in every epoch, {size.large:,} "
-            f"have maps of 64 x 56 x 56; load {os.getloadavg()[0]:.1f}",
-            flush=True,
-        )
+        folder = given.run or scratch / "run"
+        size = size_of(given, folder.parent)
+        describe_run(folder, size)
+        figures: list[Figure] = []
+        told: list[str] = []
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            figures: list[Figure] = []
-            told: list[str] = []
-            if "paint" in parts:
-                figures += measure_first_paint(browser, folder, given.repetitions)
-            if "map" in parts:
-                figures += measure_map(browser, folder, size, given.repetitions)
-            if "clicks" in parts:
-                figures += measure_clicks(browser, folder, size, given.repetitions)
-            if "memory" in parts:
-                told = print_memory(measure_memory(browser, folder, size))
-            if "live" in parts:
-                figures.append(measure_live(browser, folder, size, given.repetitions))
+            for part in parts:
+                print(f"measuring: {part}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+                if part == "paint":
+                    figures += measure_first_paint(browser, folder, given.repetitions)
+                elif part == "map":
+                    figures += measure_map(browser, folder, size, given.repetitions)
+                elif part == "clicks":
+                    figures += measure_clicks(browser, folder, size, given.repetitions)
+                elif part == "memory":
+                    told = print_memory(measure_memory(browser, folder, size))
+                else:
+                    figures.append(measure_live(browser, folder, size, given.repetitions))
             browser.close()
         if figures:
             heads = ["what", "p95 at most", "p50", "p95", "longest", "n", "verdict", "note"]
             measure.table("The viewer in Chromium", heads, [figure.row() for figure in figures])
-        print(
-            "",
-            *told,
-            *(f"- {f.verdict}: {f.what}: p95 {f.at(0.95):.0f} ms, at most {f.limit:.0f} ms" for f in figures),
-            sep="\n",
-        )
+        print("", *told, *figures, sep="\n")
         for figure in figures:
             measure.append_json(given.json, {"what": figure.what, "ms": figure.values})
+
+
+def describe_run(folder: Path, size: Size) -> None:
+    """Write it, or make one that is there as it was at first; say what it holds."""
+    began = time.perf_counter()
+    if folder.exists():
+        viewer_run.renew(folder, size)
+    else:
+        viewer_run.write_run(folder, size)
+    measure.sync(folder, evict=True)
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(
+        f"{measure.machine()}\n{size.datapoints:,} datapoints x {size.epochs} epochs, {written / 1e9:.2f} GB "
+        f"({time.perf_counter() - began:.0f} s): all have inputs, scores, outputs and small debug outputs, "
+        f"{size.large:,} have maps of 64 x 56 x 56; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ which are most of the bytes. The run says that it is running, in this process.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,6 +68,15 @@ def write_run(folder: Path, size: Size) -> None:
         _write_pages(inside / layout.OUTPUTS, _split(range(size.datapoints)), _outputs, seed=epoch)
         batches = [*_split(rest), *_split(size.indices, 10)]
         _write_pages(inside / layout.DEBUGGER, batches, lambda part, g: _seen(part, g, part[0] in large), seed=epoch)
+    _write_progress(folder, size.epochs)
+
+
+def renew(folder: Path, size: Size) -> None:
+    """A run of that size that was written before, as it was at first: in this process, without later epochs."""
+    for epoch, inside in layout.epoch_folders(folder).items():
+        if epoch >= size.epochs:
+            shutil.rmtree(inside)
+    _write_about(folder, size.epochs)
     _write_progress(folder, size.epochs)
 
 

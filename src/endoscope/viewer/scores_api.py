@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial, reduce
@@ -35,6 +36,7 @@ from endoscope.viewer.library import (
 
 ORDERS = ("failures", "index", "change", "disagreement")
 _KEPT = 16 << 20  # bytes of answers that stay in memory
+_SOON_S = 0.2
 _ERROR_SHOWN = 300  # characters of the text that ended a run
 
 
@@ -56,6 +58,8 @@ class _Scores:
         self._encoded: Cache[bytes] = Cache(_KEPT, len)
         self._facts: Cache[Mapping[str, Any]] = Cache(4096, lambda _: 1)
         self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
+        self._ahead: threading.Timer | None = None
+        self._lock = threading.Lock()
 
     # ---- runs
     def runs(self, request: Request) -> Response:
@@ -129,7 +133,18 @@ class _Scores:
         key = (selection.entries, selection.metric, wanted.order, wanted.percentile, of)
         state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
         body = self._encoded.get(key, state, lambda: encode(_map(selection, epochs, before, wanted)))
+        self._read_ahead(epochs[0])
         return answer_once(request, body, _digest(repr((key, state))))
+
+    def _read_ahead(self, epoch: Epoch | None) -> None:
+        """Soon, when this answer is on the screen: the score files that the epochs beside this one need."""
+        timer = threading.Timer(_SOON_S, _read_beside, [epoch])
+        timer.daemon = True
+        with self._lock:
+            if self._ahead is not None:
+                self._ahead.cancel()
+            self._ahead = timer
+        timer.start()
 
 
 def _digest(text: str) -> str:
@@ -242,6 +257,17 @@ def _scored_before(epoch: Epoch | None) -> Epoch | None:
         return None
     earlier = [other for other in epoch.run.epochs if other.number is not None and other.number < epoch.number]
     return next((other for other in reversed(earlier) if other.holds(scores_name(other))), None)
+
+
+def _read_beside(epoch: Epoch | None) -> None:
+    """Read, and so keep, the scores of the next epoch and of the two before: each is shown with the change since."""
+    if epoch is None or epoch.number is None:
+        return
+    epochs = epoch.run.epochs
+    at = next((k for k, other in enumerate(epochs) if other.number == epoch.number), None)
+    for k in (at - 1, at + 1, at - 2) if at is not None else ():
+        if 0 <= k < len(epochs) and epochs[k].holds(scores_name(epochs[k])):
+            _ = epochs[k].scores
 
 
 def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
