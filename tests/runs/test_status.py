@@ -40,6 +40,7 @@ LONG_AGO, JUST_NOW = NOW - timedelta(days=3), NOW - timedelta(seconds=5)
         (None, JUST_NOW, "running"),
         (None, LONG_AGO, "died"),
     ],
+    ids=range(11),  # those made of the values would differ between the processes that run the tests
 )
 def test_running_or_died(process: str | None, last_heard: datetime | None, expected: str) -> None:
     assert true_status(About(status="running", process=process), last_heard, now=NOW) == expected

@@ -90,10 +90,6 @@ def test_our_files_are_served_with_their_type_and_not_sent_twice(client: Client)
         assert (again.status, again.body) == (304, b"")
 
 
-def test_plotly_is_the_one_of_its_wheel(client: Client) -> None:
-    assert b"plotly.js v" in client.get("/static/plotly.js").body[:200]
-
-
 # ---------------------------------------------------------------- errors
 @pytest.fixture
 def broken(folder: Path) -> Starlette:

@@ -56,11 +56,8 @@ def view(
 def serve(work_dirs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, browser: bool) -> None:
     """Answer until a signal ends it; the address is printed once it does."""
     try:
-        from endoscope.viewer.app import plotly_file
         from endoscope.viewer.security import is_loopback
         from endoscope.viewer.serve import Server
-
-        plotly_file()
     except ModuleNotFoundError as e:
         raise _missing(e) from e
     if not is_loopback(host):

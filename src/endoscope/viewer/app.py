@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import mimetypes
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -35,7 +33,6 @@ SCREENS = {
     "storage": "Storage",
 }
 """Each screen and its title."""
-PLOTLY = "plotly.js"
 _HERE = Path(__file__).parent
 _STATIC = _HERE / "static"
 
@@ -104,17 +101,7 @@ def _static(request: Request) -> Response:
 
 def static_files() -> dict[str, Path]:
     """Every file under /static/ by its name there."""
-    found = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*") if path.is_file()}
-    return {**found, PLOTLY: plotly_file()}
-
-
-@cache
-def plotly_file() -> Path:
-    """Plotly's JavaScript, which its wheel brings; Plotly itself is not imported."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
-    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    return {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*") if path.is_file()}
 
 
 # ---------------------------------------------------------------- errors
