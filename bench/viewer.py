@@ -160,14 +160,16 @@ class Window:
         self.page.wait_for_function("() => window.bench")
         return float(self.page.evaluate("bench.painted(() => document.querySelector('canvas') && bench.drawn > 0)"))
 
-    def until(self, **wanted: str) -> dict[str, float]:
-        """Milliseconds from the last click or key until each condition is painted."""
-        parts = ", ".join(f"bench.painted(() => {condition})" for condition in wanted.values())
-        code = f"Promise.all([{parts}]).then((all) => all.map((one) => one - bench.start))"
-        return dict(zip(wanted, self.page.evaluate(code), strict=True))
+    def arm(self, **wanted: str) -> None:
+        """Begin to look for conditions, before the click or key, so that the way to the browser is not measured."""
+        parts = ", ".join(f"bench.painted(() => bench.start < Infinity && {one})" for one in wanted.values())
+        self.page.evaluate(f"() => {{ bench.arm(); bench.all = Promise.all([{parts}]); }}")
+        self._wanted = [*wanted]
 
-    def arm(self) -> None:
-        self.page.evaluate("bench.arm()")
+    def times(self) -> dict[str, float]:
+        """Milliseconds from the click or key until each condition was painted."""
+        found = self.page.evaluate("bench.all.then((all) => all.map((one) => one - bench.start))")
+        return dict(zip(self._wanted, found, strict=True))
 
     def settle(self) -> None:
         """What a person needs at least to look at it; one action is not to wait for the one before."""
@@ -175,9 +177,9 @@ class Window:
 
     def click(self, dp: int, position: int, **wanted: str) -> dict[str, float]:
         place = self.page.evaluate("(position) => bench.cell(position)", position)
-        self.arm()
+        self.arm(**{name: code.replace("DP", f"'{dp}'") for name, code in wanted.items()})
         self.page.mouse.click(place["x"], place["y"])
-        return self.until(**{name: code.replace("DP", f"'{dp}'") for name, code in wanted.items()})
+        return self.times()
 
     def positions(self) -> dict[int, int]:
         """Where each datapoint is in the map that is shown."""
@@ -210,27 +212,24 @@ def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> lis
             metric = "loss"
             for epoch in reversed(range(size.epochs - 1)):
                 window.settle()
-                window.arm()
+                window.arm(map=f"bench.mapped(['epoch={epoch}&', 'metric={metric}'])")
                 window.page.keyboard.press("ArrowLeft")
-                asked = f"bench.mapped(['epoch={epoch}&', 'metric={metric}'])"
-                epoch_change.values.append(window.until(map=asked)["map"])
+                epoch_change.values.append(window.times()["map"])
                 if epoch % 2 == 0:
                     metric = others[(epoch // 2) % 2] if metric == "loss" else "loss"
                     window.settle()
-                    window.arm()
+                    window.arm(map=f"bench.mapped(['epoch={epoch}&', 'metric={metric}'])")
                     window.page.select_option("select[aria-label=metric]", metric)
-                    asked = f"bench.mapped(['epoch={epoch}&', 'metric={metric}'])"
-                    metric_change.values.append(window.until(map=asked)["map"])
+                    metric_change.values.append(window.times()["map"])
                     window.page.evaluate("document.activeElement.blur()")
         with serving(folder) as server, Window(browser, server) as window:
             window.open()
             for epoch in [*range(2, size.epochs - 3, 6), *range(5, size.epochs - 3, 6)]:
                 window.settle()
-                window.arm()
+                window.arm(map=f"bench.mapped(['epoch={epoch}&'])")
                 code = "([epoch]) => { const s = document.querySelector('input[aria-label=epoch]'); s.value = epoch;"
                 window.page.evaluate(f"{code} s.dispatchEvent(new Event('input')); }}", [epoch])
-                asked = f"bench.mapped(['epoch={epoch}&'])"
-                far_change.values.append(window.until(map=asked)["map"])
+                far_change.values.append(window.times()["map"])
     return [epoch_change, far_change, metric_change]
 
 
@@ -280,9 +279,9 @@ def measure_memory(browser: Any, folder: Path, size: Size) -> list[tuple[int, di
                 if looked_at == MEMORY_FIRST + MEMORY_NEXT:
                     break
             window.settle()
-            window.arm()
+            window.arm(map="bench.drawn > bench.start")
             window.page.keyboard.press("ArrowLeft")
-            window.until(map="bench.drawn > bench.start")
+            window.times()
             window.settle()
     return found
 
