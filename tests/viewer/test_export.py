@@ -103,7 +103,7 @@ def test_numbers_are_those_of_the_files(tmp_path: Path) -> None:
         assert re.search(rf"Datapoint {idx} of run, epoch 2 .*? loss {re.escape(f'{value:.4g}')} ", found.text)
     losses = [epoch.losses["loss"].mean() for epoch in run.epochs]
     assert f"training loss {min(losses):.4g} to {max(losses):.4g} epoch 0 to 2; last {losses[-1]:.4g}" in found.text
-    assert "datapoints 12 · fail 1 (the worst 5 %, and every NaN)" in found.text
+    assert "datapoints 12 · fail 1 (of the worst 5 %, and every NaN)" in found.text
 
 
 def test_statistics_of_a_captured_tensor(tmp_path: Path) -> None:

@@ -37,9 +37,30 @@ def plain_order(scores: list[Score], direction: Direction) -> list[int]:
 
 
 def plain_fails(scores: list[Score], direction: Direction, percentile: Fraction) -> list[bool]:
-    having = [k for k in plain_order(scores, direction) if scores[k] is not None]
-    wanted = math.ceil(percentile * len(having) / 100)
-    return [score is not None and (math.isnan(score) or k in having[:wanted]) for k, score in enumerate(scores)]
+    """Group by group of equal scores, the worst first, for as long as a group fits."""
+    having = [score for score in scores if score is not None]
+    room = math.ceil(percentile * len(having) / 100) - sum(map(math.isnan, having))
+    numbers = sorted({score for score in having if not math.isnan(score)}, reverse=direction == "lower")
+    chosen: list[float] = []
+    for number in numbers:
+        size = having.count(number)
+        if room <= 0 or (size > room and chosen):
+            break
+        if number == numbers[-1] and percentile < 100:
+            break
+        chosen.append(number)
+        room -= size
+    return [score is not None and (math.isnan(score) or score in chosen) for score in scores]
+
+
+def test_a_right_answer_is_no_failure() -> None:
+    right, wrong = [1.0] * 348, [0.0] * 11
+    found = column([*right, *wrong], "higher").fails()
+    assert found.tolist() == [False] * 348 + [True] * 11  # 5 % of 359 would be 18
+    assert column([1.0] * 20, "higher").fails().sum() == 0
+    assert column([0.0] * 40 + [1.0] * 60, "higher").fails().sum() == 40  # all of the worst, though more than 5
+    assert column([0.0] * 3 + [0.5] * 40 + [1.0] * 57, "higher").fails().sum() == 3
+    assert column([2.0], "lower").fails().sum() == 0
 
 
 def plain_worsening(now: Score, before: Score, direction: Direction) -> tuple[int, float]:

@@ -302,7 +302,7 @@ class _Section:
             "score": f"{cell(metric)}, {column.direction} is better",
             "of": _where(self._ranked),
             "datapoints": len(table.indices),
-            "fail": f"{int(fails.sum()):,} (the worst {ranking.PERCENTILE} %, and every NaN)",
+            "fail": f"{int(fails.sum()):,} (of the worst {ranking.PERCENTILE} %, and every NaN)",
             "NaN": int(column.nan.sum()),
             "without the score": int(column.missing.sum()),
         }

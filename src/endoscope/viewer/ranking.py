@@ -52,11 +52,25 @@ class Column:
         return ranks
 
     def fails(self, percentile: Fraction = PERCENTILE) -> Bools:
-        """The worst ``percentile`` % of those that have the score, rounded up, and every NaN."""
-        wanted = -int(-percentile * int((~self.missing).sum()) // 100)
+        """Every NaN, and the worst up to ``percentile`` % of those that have the score, rounded up.
+
+        Equal ones fail together or not at all: not when there are too many of them, unless they are the worst there
+        are. One as good as the best never fails (a right answer is no failure, be there ever so few wrong ones), but
+        when 100 % are asked for.
+        """
         fails = self.nan
-        fails[self.worst_first()[:wanted]] = True
-        return fails
+        numbers = ~self.missing & ~fails
+        wanted = -int(-percentile * int((~self.missing).sum()) // 100) - int(fails.sum())
+        if wanted <= 0 or not numbers.any():
+            return fails
+        badness = self.badness
+        worst_first = -np.sort(-badness[numbers])
+        edge = worst_first[min(wanted, len(worst_first)) - 1]
+        shared = wanted < len(worst_first) and worst_first[wanted] == edge
+        chosen = numbers & (badness > edge if shared and edge < worst_first[0] else badness >= edge)
+        if percentile < 100:
+            chosen &= badness > worst_first[-1]
+        return fails | chosen
 
 
 def column(table: ScoreTable | None, metric: str, direction: Direction, indices: NDArray[np.int64]) -> Column:
