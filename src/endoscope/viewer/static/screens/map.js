@@ -88,7 +88,7 @@ export function mount(root, app) {
   function describe() {
     const { data, positions } = shown;
     const percent = number(data.percentile);
-    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (worst ${show(percent)} %)`;
+    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (of the worst ${show(percent)} %)`;
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
     replace(problems, data.problems.map((text) => h("li", {}, text)));
