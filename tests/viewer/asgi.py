@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.types import ASGIApp, Message
 
 Pairs = Iterable[tuple[str, str]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Answer:
 
 def _refuse(name: str) -> None:
     raise AssertionError(f"{name} is not JSON")
+
+
+def run(awaited: Coroutine[Any, Any, T]) -> T:
+    """Like `asyncio.run`, also where a loop is running: that of Playwright, when browser tests came before."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, awaited).result()
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Client:
             "client": ("127.0.0.1", 50000),
             "server": ("127.0.0.1", 8000),
         }
-        answer = asyncio.run(_ask(self.app, scope))
+        answer = run(_ask(self.app, scope))
         for key, value in answer.headers:
             if key == "set-cookie":
                 name, _, rest = value.partition("=")

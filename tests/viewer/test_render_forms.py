@@ -44,6 +44,9 @@ FORMS = [
     ("image", torch.rand(8, 9, 3, generator=G), About("x", "inputs")),
     ("image", torch.randint(0, 255, (1, 30, 40), dtype=torch.uint8), About("x", "inputs")),
     ("image", torch.randint(0, 255, (3, 30, 40), dtype=torch.uint8), About("x", "debugger")),
+    ("image", torch.rand(1, 3, 8, 8, generator=G), About("outputs", "outputs")),  # an autoencoder's
+    ("channels", torch.randn(1, 4, 8, 8, generator=G), About("outputs", "outputs")),  # logits of a segmentation
+    ("channels", torch.randn(1, 3, 8, 8, generator=G), About("outputs", "outputs", class_names=("sky", "sea", "land"))),
     ("channels", torch.rand(1, 3, 8, 8, generator=G), About("feature_map")),
     ("channels", torch.randn(2, 5, 8, 8, generator=G), About("feature_map")),
     ("channels", torch.randn(1, 2, 4, 8, 8, generator=G), About("volume")),

@@ -335,3 +335,13 @@ def test_the_orders_are_the_same_numbers_in_another_order(tmp_path: Path) -> Non
         seen.append(sorted(rows, key=lambda row: row[0]))
     assert seen[0] == seen[1] == seen[2] == seen[3]
     assert not math.isnan(seen[0][0][1])
+
+
+def test_scores_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
+    runs.training(tmp_path / "a", epochs=2)
+    file = tmp_path / "a" / "epoch_1" / "validation_scores.json"
+    file.write_bytes(file.read_bytes()[:200])
+    client = client_of(tmp_path)
+    (run,) = client.get("/api/runs").json["runs"]
+    assert run["metrics"] and run["datapoints"] > 0
+    assert client.get("/api/map", epoch=0).json["indices"]

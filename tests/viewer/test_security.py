@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 from tests.viewer import runs
-from tests.viewer.asgi import Answer, Client, entered
+from tests.viewer.asgi import Answer, Client, entered, run
 
 from endoscope.viewer import security
 from endoscope.viewer.app import create_app, static_files
@@ -306,8 +306,6 @@ def test_the_page_of_a_refusal_keeps_to_the_policy(app: Starlette) -> None:
 
 
 def test_a_websocket_is_closed() -> None:
-    import asyncio
-
     sent = []
 
     async def ask() -> None:
@@ -323,5 +321,5 @@ def test_a_websocket_is_closed() -> None:
         guard = Guard(inner, token=TOKEN, hosts=Hosts.of("127.0.0.1"))
         await guard({"type": "websocket", "path": "/", "headers": []}, receive, send)  # type: ignore[arg-type]
 
-    asyncio.run(ask())
+    run(ask())
     assert sent == [{"type": "websocket.close", "code": 1008}]

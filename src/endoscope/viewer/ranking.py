@@ -70,7 +70,8 @@ class Column:
         chosen = numbers & (badness > edge if shared and edge < worst_first[0] else badness >= edge)
         if percentile < 100:
             chosen &= badness > worst_first[-1]
-        return fails | chosen
+        fails[chosen] = True
+        return fails
 
 
 def column(table: ScoreTable | None, metric: str, direction: Direction, indices: NDArray[np.int64]) -> Column:

@@ -153,9 +153,9 @@ def _digest(text: str) -> str:
 
 # ---------------------------------------------------------------- a run in short
 def _facts(run: Run) -> dict[str, Any]:
-    """What takes the newest scores to know."""
-    newest = epoch_of(run)
-    table = newest.scores if newest is not None else None
+    """What takes the newest scores to know, of those that can be read."""
+    scored = (epoch for epoch in reversed(run.epochs) if epoch.holds(scores_name(epoch)))
+    table = next((scores for epoch in scored if (scores := epoch.scores) is not None), None)
     if table is None:
         kept = run.datapoints
         return {"metrics": [], "datapoints": len(kept) if kept is not None else 0}

@@ -26,6 +26,8 @@ class ImageRenderer(Renderer):
             return False
         if about.section == "debugger" and value.dtype != "uint8":
             return False  # three maps of a layer are no colours
+        if about.section == "outputs" and value.dtype != "uint8" and _one_a_class(value, about):
+            return False
         return _channels_first(value, about) is not None
 
     def body(self, value: Any, about: About) -> Body:
@@ -74,6 +76,12 @@ def as_rgb(x: Numbers, about: About) -> Array | None:
         rgb = rgb.copy()
         rgb[odd] = colours.NAN
     return np.ascontiguousarray(rgb)
+
+
+def _one_a_class(x: Numbers, about: About) -> bool:
+    """Whether a model's output is a map for each class: as many as there are names, or four, which are no colours."""
+    channels = unbatched(x).shape[0]
+    return channels == 4 or (channels > 1 and channels == len(about.class_names or ()))
 
 
 def _channels_first(x: Numbers, about: About) -> Numbers | None:

@@ -11,10 +11,12 @@ function sideCard(app, side, mode) {
   const run = app.list.runs.find((one) => one.id === side.run);
   const p = side.prediction;
   const predicted = p === null || p === undefined ? null : typeof p === "object" ? `predicted ${p.name ?? p.class}${p.probability === null || p.probability === undefined ? "" : ` with ${show(p.probability)}`}` : `predicted ${p}`;
-  const fails = (side.scores || []).find((s) => s.name === app.current.metric)?.fails;
+  const score = (side.scores || []).find((s) => s.name === app.current.metric);
+  const scored = score && score.value !== null && score.value !== undefined;
+  const fails = scored && score.fails;
   return h("div.sidecard", {},
     h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
-      h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : "passes")),
+      h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : `epoch ${side.epoch}`].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.name} `, h("b", {}, show(s.value, 4))))));
 }

@@ -95,7 +95,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       if (late()) return;
       const one = answer.scores.find((score) => score.name === metric);
       pill.className = one && one.fails ? "pill bad" : "pill";
-      pill.textContent = one ? (one.fails ? "fails" : "passes") : "no score";
+      pill.textContent = one && one.value !== null ? (one.fails ? "fails" : "passes") : "no score";
       pill.title = one ? `by ${one.name}` : "";
       sub.textContent = [sentence(answer), `epoch ${answer.epoch ?? epoch}`, run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
       replace(numbers, scores(answer));

@@ -34,7 +34,8 @@ function runPanel(run, answer) {
   const total = (title, value, bad) => h("div", {}, h("dt", {}, title), h("dd", { class: bad ? "bad" : null }, value));
   return h("section.panel", { "aria-label": run.name }, h("h2", {}, run.name),
     h("dl.totals", {}, total("on disk", bytes(answer.bytes)), total("pages", count(all.length)), total("records", count(all.reduce((s, p) => s + (p.records || 0), 0))),
-      total("damaged", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+      total("damaged at opening", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+    h("p.sub", {}, "Damaged: what opening the pages shows. Their bytes are checked when a datapoint is read; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
     answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
     answer.folders.length ? answer.folders.map((one) => folder(one, largest)) : kind("No pages", "This run keeps scores and losses only: no debugger was configured, and save_datapoints is 0."));
 }

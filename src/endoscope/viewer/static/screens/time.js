@@ -16,13 +16,13 @@ async function choices(app, dp) {
   return answer.sections.filter((s) => s.name === "debugger" || s.name === "outputs").flatMap((s) => s.items.map((item) => ({ ...item, section: s })));
 }
 
-function frame(app, one, on) {
+function frame(app, one, on, first) {
   const { item, difference } = one;
   return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": `epoch ${one.epoch}`, data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
     h("span.epoch", {}, `epoch ${one.epoch}`),
     item && isPicture(item) ? drawBody(item, { small: true, side: 160, epoch: one.epoch })
       : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
-    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : "first"));
+    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : first ? "first" : "no difference"));
 }
 
 function series(answer) {
@@ -59,7 +59,7 @@ export function mount(root, app) {
     const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), statsLine(one));
     const lines = series(answer);
     replace(body,
-      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at))),
+      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0))),
       h("div.slider", {}, slider, h("output.mono", {}, `epoch ${now.epoch}`), exact ? null : h("span.faint", {}, `epoch ${epoch} was not captured`)),
       h("div.section", {}, h("div.stage", {},
         now.item ? large(now.item, `epoch ${now.epoch}`) : kind("Not captured", "This epoch has no such value."),
