@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from tests.warm import WarmProcess
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background job; tests of Ctrl-C want it back
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
