@@ -219,18 +219,7 @@ def compare(folder: Path, *, batch: int, steps: int, rounds: int) -> dict[str, C
 
 
 def report(found: dict[str, Comparison], title: str) -> None:
-    rows = [
-        (
-            name,
-            c.wall,
-            f"{c.mean:.3f}",
-            f"{c.best:.3f}",
-            c.cpu,
-            f"{c.added_s.median * 1e6:+.0f}",
-            f"{c.seconds.median * 1e3:.2f}",
-        )
-        for name, c in found.items()
-    ]
+    rows = measure.comparison_rows(found)
     headers = ["candidate", "time / no capture", "mean", "best", "CPU / no capture", "us added a step", "ms a step"]
     measure.table(title, headers, rows)
 

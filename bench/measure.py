@@ -242,3 +242,19 @@ def append_json(path: str | None, result: Mapping[str, Any]) -> None:
     if path:
         with open(path, "a") as f:
             f.write(json.dumps(result) + "\n")
+
+
+def comparison_rows(found: Mapping[str, Comparison]) -> list[tuple[Any, ...]]:
+    """A row for each candidate: time and CPU over the baseline's, what is added to a step, and its length."""
+    return [
+        (
+            name,
+            c.wall,
+            f"{c.mean:.3f}",
+            f"{c.best:.3f}",
+            c.cpu,
+            f"{c.added_s.median * 1e6:+.0f}",
+            f"{c.seconds.median * 1e3:.2f}",
+        )
+        for name, c in found.items()
+    ]

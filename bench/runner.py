@@ -276,18 +276,7 @@ def compare_validation(work: Work, folder: Path, rounds: int) -> dict[str, Compa
 def report(title: str, found: dict[str, Comparison], unit: str = "a step") -> None:
     floor = found[BARE].wall
     headers = ["candidate", "time / bare", "mean", "best", "CPU / bare", f"us added {unit}", f"ms {unit}"]
-    rows = [
-        (
-            name,
-            c.wall,
-            f"{c.mean:.3f}",
-            f"{c.best:.3f}",
-            c.cpu,
-            f"{c.added_s.median * 1e6:+.0f}",
-            f"{c.seconds.median * 1e3:.2f}",
-        )
-        for name, c in found.items()
-    ]
+    rows = measure.comparison_rows(found)
     rounds = len(found[BARE].pairs)
     shown = f"{title}; {rounds} rounds; noise floor {floor.low:.3f}-{floor.high:.3f}; {measure.machine()}"
     measure.table(shown, headers, rows)

@@ -112,9 +112,10 @@ def test_statistics_of_a_captured_tensor(tmp_path: Path) -> None:
     assert debugger is not None
     value = debugger[4]["encoder"]["output"]
     shape = "×".join(map(str, value.shape))
-    said = (
-        f"{shape} · float32 · min {value.min():.4g}, mean {value.mean():.4g}, max {value.max():.4g} · 0 NaN, 0 infinite"
+    numbers = (
+        f"min {value.min():.4g}, mean {value.mean():.4g}, max {value.max():.4g}, std {value.std(correction=0):.4g}"
     )
+    said = f"{shape} · float32 · {numbers} of all values · 0 NaN, 0 infinite"
     assert said in page(run.path, datapoints=(4,)).text
 
 

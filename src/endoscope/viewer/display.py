@@ -91,7 +91,7 @@ def _datapoint(folder: Path, idx: int) -> Datapoint | None:
 def _item(found: Found, datapoint: Datapoint | None, *, draw_picture: bool) -> tuple[str, bool]:
     about = datapoint.about(found) if datapoint is not None else _about(found)
     drawn = draw(found.value, about)
-    said = [found.name, *_facts(found.value)]
+    said = [found.name, *value_facts(found.value)]
     if note := drawn.body.get("note"):
         said.append(note)
     png = None
@@ -115,7 +115,8 @@ def _about(found: Found) -> About:
     return About(name=found.key, section="debugger", debugger=found.debugger, tokens=found.tokens)
 
 
-def _facts(value: Any) -> Iterator[str]:
+def value_facts(value: Any) -> Iterator[str]:
+    """Shape, dtype and numbers of an array, as text; nothing of another value."""
     if not is_numbers(value):
         return
     try:

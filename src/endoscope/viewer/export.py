@@ -23,8 +23,8 @@ from endoscope.runs.files import clean
 from endoscope.viewer import export_html as html
 from endoscope.viewer import ranking
 from endoscope.viewer.datapoint import Datapoint
+from endoscope.viewer.display import value_facts
 from endoscope.viewer.html import text
-from endoscope.viewer.render.numbers import Numbers, is_numbers, statistics
 from endoscope.viewer.render.plain import cell, jsonable
 from endoscope.viewer.render.registry import PICTURES, View, describe, draw
 from endoscope.viewer.values import SECTIONS, Found
@@ -400,7 +400,7 @@ class _Section:
                 )
         except Exception as e:  # noqa: BLE001  # a broken renderer is told in its place
             inside = html.note(f"this value could not be drawn: {self._shown(describe(e))}", "problem")
-        said = " · ".join([found.name, *_facts(found.value)])
+        said = " · ".join([found.name, *value_facts(found.value)])
         return f'<div><div class="what">{text(said)}</div>{inside}</div>'
 
 
@@ -412,18 +412,3 @@ def _prediction(at: Datapoint) -> str:
     if at.prediction is None:
         return "–"
     return f"{cell(at.class_text(at.prediction.index))} ({at.prediction.probability:.1%})"
-
-
-def _facts(value: Any) -> Iterator[str]:
-    if not is_numbers(value):
-        return
-    try:
-        x = Numbers(value)
-        found = statistics(x)
-    except Exception:  # noqa: BLE001  # drawn as a problem already
-        return
-    yield "×".join(map(str, value.shape)) or "scalar"
-    yield x.dtype
-    if found.min is not None and found.max is not None:
-        yield f"min {found.min:.4g}, mean {found.mean:.4g}, max {found.max:.4g}"
-    yield f"{found.nan:,} NaN, {found.inf:,} infinite"
