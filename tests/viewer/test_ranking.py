@@ -110,7 +110,8 @@ def test_one_run_against_the_plain_way(seed: int, direction: Direction) -> None:
         found = column(scores, direction)
         order = plain_order(scores, direction)
         assert found.worst_first().tolist() == order
-        assert found.ranks().tolist() == [order.index(k) + 1 for k in range(len(scores))]
+        keys = [badness(score, direction) for score in scores]
+        assert found.ranks().tolist() == [1 + sum(other < key for other in keys) for key in keys]
         for percentile in map(Fraction, ("0", "0.1", "5", "7", "12.5", "33.3", "50", "99.9", "100")):
             assert found.fails(percentile).tolist() == plain_fails(scores, direction, percentile)
 
@@ -138,10 +139,11 @@ def test_several_runs_against_the_plain_way(seed: int, direction: Direction) -> 
     runs = [some_scores(rng, length) for _ in range(rng.randrange(1, 5))]
     columns = [column(scores, direction) for scores in runs]
     fails = [plain_fails(scores, direction, Fraction(20)) for scores in runs]
-    orders = [plain_order(scores, direction) for scores in runs]
+    keys = [[badness(score, direction) for score in scores] for scores in runs]
 
     def worst_rank(k: int) -> int:
-        return min(order.index(k) if run[k] is not None else length for run, order in zip(runs, orders, strict=True))
+        places = zip(runs, keys, strict=True)
+        return min(sum(key < each[k] for key in each) if run[k] is not None else length for run, each in places)
 
     often = [sum(each[k] for each in fails) for k in range(length)]
     expected = sorted(range(length), key=lambda k: (-often[k], worst_rank(k), k))
@@ -155,6 +157,12 @@ def test_the_worst_are_those_that_a_person_would_name() -> None:
     scores: list[Score] = [0.5, NAN, 0.9, None, INF, -INF, 0.5]
     assert column(scores, "higher").worst_first().tolist() == [1, 5, 0, 6, 2, 4, 3]
     assert column(scores, "lower").worst_first().tolist() == [1, 4, 2, 0, 6, 5, 3]
+
+
+def test_equal_scores_have_equal_ranks() -> None:
+    assert column([0.0, 1.0, 0.0, 1.0, 2.0, None, None], "lower").ranks().tolist() == [4, 2, 4, 2, 1, 6, 6]
+    assert column([0.0, 1.0, NAN, NAN, INF, 1.0], "lower").ranks().tolist() == [6, 4, 1, 1, 3, 4]
+    assert column([1.0] * 12, "higher").ranks().tolist() == [1] * 12
 
 
 def test_a_percentage_is_taken_as_it_is_written() -> None:

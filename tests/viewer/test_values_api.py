@@ -99,12 +99,39 @@ def test_scores_have_their_rank_among_all(viewer: Viewer) -> None:
     rows = runs.usual_rows(2)
     for dp in (0, 5, 11):
         scores = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=dp)["scores"]}
-        worse = sum((-row["loss"], k) < (-rows[dp]["loss"], dp) for k, row in rows.items())
+        worse = sum(row["loss"] > rows[dp]["loss"] for row in rows.values())
         assert scores["loss"]["value"] == pytest.approx(rows[dp]["loss"])
         assert (scores["loss"]["rank"], scores["loss"]["of"]) == (worse + 1, 12)
+        assert scores["loss"]["tied"] == sum(row["loss"] == rows[dp]["loss"] for row in rows.values())
         assert scores["loss"]["fails"] is (worse == 0)  # 5 % of 12 is one
     nan = {one["name"]: one for one in viewer.get("datapoint", epoch=1, dp=3)["scores"]}["loss"]
     assert (nan["value"], nan["rank"], nan["fails"]) == ("NaN", 1, True)
+
+
+def test_equal_scores_have_equal_ranks(viewer: Viewer) -> None:
+    wrong = [dp for dp, row in runs.usual_rows(2).items() if row["accuracy"] == 0.0]
+    assert len(wrong) > 1
+    for dp in wrong:
+        told = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=dp)["scores"]}["accuracy"]
+        assert (told["rank"], told["tied"], told["of"]) == (1, len(wrong), 12)
+    right = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=0)["scores"]}["accuracy"]
+    assert (right["rank"], right["tied"]) == (len(wrong) + 1, 12 - len(wrong))
+
+
+@pytest.mark.parametrize("percentile", ["0", "5", "30", "62.5"])
+def test_every_address_has_the_failures_of_the_map(viewer: Viewer, percentile: str) -> None:
+    told = viewer.get("map", epoch=2, metric="loss", percentile=percentile)
+    fails = dict(zip(told["indices"], map(bool, told["fails"][0]), strict=True))
+    for dp, expected in fails.items():
+        query = {"epoch": 2, "dp": dp, "metric": "loss", "percentile": percentile}
+        shown = {one["name"]: one["fails"] for one in viewer.get("datapoint", **query)["scores"]}
+        assert shown["loss"] is expected
+        pair = viewer.get("compare", mode="success", **query)
+        assert {one["name"]: one["fails"] for one in pair["left"]["scores"]}["loss"] is expected
+        if pair["right"] is not None:
+            assert not fails[pair["right"]["dp"]]
+            assert not {one["name"]: one["fails"] for one in pair["right"]["scores"]}["loss"]
+    assert sum(fails.values()) == {"0": 0, "5": 1, "30": 4, "62.5": 8}[percentile]
 
 
 def test_every_value_is_drawn_by_what_it_is(viewer: Viewer) -> None:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from starlette.datastructures import QueryParams
 from endoscope.errors import EndoscopeError
 from endoscope.runs import Epoch, Run, RunNotFoundError, find_runs, layout
 from endoscope.runs.files import clean
+from endoscope.viewer.ranking import PERCENTILE
 
 MOST_RUNS = 16
 """Runs that one query may name."""
@@ -165,7 +167,7 @@ def _named(found: dict[Path, str]) -> list[Entry]:
 # ---------------------------------------------------------------- what a query selects
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a query names: one or several runs, and where it says so an epoch, a score and a datapoint.
+    """What a query names: one or several runs, where it says so an epoch, a score and a datapoint, and which fail.
 
     >>> selection = Selection.of(request.query_params, library)
     >>> selection.entry.name, selection.run, selection.epoch, selection.metric, selection.dp
@@ -179,6 +181,8 @@ class Selection:
     """As asked for; `epoch_of` gives that of a run."""
     metric: str | None
     dp: int | None
+    percentile: Fraction
+    """Of a run's datapoints fail, as `ranking.Column.fails` has it."""
 
     @classmethod
     def of(cls, query: QueryParams, library: Library) -> Selection:
@@ -190,7 +194,8 @@ class Selection:
             raise Refusal(f"{len(ids)} runs are too many at once", hint=f"Choose at most {MOST_RUNS}.")
         entries = tuple(map(library.entry, ids))
         runs = tuple(map(library.run, ids))
-        return cls(entries, runs, _epoch(query.get("epoch")), query.get("metric") or None, whole(query, "dp"))
+        epoch, metric, dp = _epoch(query.get("epoch")), query.get("metric") or None, whole(query, "dp")
+        return cls(entries, runs, epoch, metric, dp, _percentile(query.get("percentile")))
 
     @property
     def entry(self) -> Entry:
@@ -247,6 +252,16 @@ def whole(query: QueryParams, name: str) -> int | None:
     if not re.fullmatch("-?(0|[1-9][0-9]{0,18})", text) or not -(1 << 63) <= int(text) < 1 << 63:
         raise Refusal(f"{name}={clean(text)[:40]!r} is no whole number")
     return int(text)
+
+
+def _percentile(text: str | None) -> Fraction:
+    """As it is written, so that 7 % of 100 are 7 and not 8."""
+    if not text:
+        return PERCENTILE
+    digits = text.replace(".", "", 1)
+    if not digits.isascii() or not digits.isdecimal() or len(text) > 12 or Fraction(text) > 100:
+        raise Refusal(f"percentile={clean(text)[:40]!r} is no percentage", hint="Give a number from 0 to 100.")
+    return Fraction(text)
 
 
 def _epoch(text: str | None) -> WantedEpoch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -25,7 +26,9 @@ class Nearest:
     how: str
 
 
-def nearest_success(run: Run, epoch: Epoch, idx: int, metric: str | None) -> Nearest:
+def nearest_success(
+    run: Run, epoch: Epoch, idx: int, metric: str | None, percentile: Fraction = ranking.PERCENTILE
+) -> Nearest:
     """The nearest success of a datapoint with one class as its label, or an explanation why there is none."""
     wrong = Datapoint(run, epoch, idx)
     table, kept = epoch.scores, epoch.outputs
@@ -36,7 +39,7 @@ def nearest_success(run: Run, epoch: Epoch, idx: int, metric: str | None) -> Nea
     mine = numbers_of(wrong.row)
     if kept is None or mine is None:
         return Nearest(None, "The outputs of this datapoint were not kept; choose the other one by its index.")
-    fails = ranking.column(table, metric, table.directions[metric], table.indices).fails()
+    fails = ranking.column(table, metric, table.directions[metric], table.indices).fails(percentile)
     there = np.isin(table.indices, np.fromiter(kept, np.int64, len(kept)))
     good = table.indices[~fails & there & (table.indices != idx)].tolist()
     step = -(-len(good) // LOOKED_AT) if good else 1

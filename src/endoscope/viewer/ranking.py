@@ -46,9 +46,17 @@ class Column:
         return np.lexsort((-self.badness, ~self.nan, self.missing))
 
     def ranks(self) -> NDArray[np.int64]:
-        """1 for the worst; the missing ones after all others."""
-        ranks = np.empty(len(self.values), np.int64)
-        ranks[self.worst_first()] = np.arange(1, len(self.values) + 1)
+        """1 for the worst. Equal ones share a rank, and those after them count all of them: 1, 2, 2, 4.
+
+        All NaN are equal, and so are the missing ones, which come after all others.
+        """
+        order = self.worst_first()
+        badness = np.where(self.missing, np.inf, self.badness)
+        begins = np.zeros(len(order), np.intp)
+        for key in (badness[order], self.nan[order], self.missing[order]):
+            begins[1:] |= key[1:] != key[:-1]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.maximum.accumulate(begins * np.arange(len(order))) + 1
         return ranks
 
     def fails(self, percentile: Fraction = PERCENTILE) -> Bools:

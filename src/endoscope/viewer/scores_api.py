@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from functools import partial, reduce
 from typing import Any
 
@@ -130,7 +129,7 @@ class _Scores:
         epochs = _epochs(selection)
         before = _scored_before(epochs[0])
         of = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
-        key = (selection.entries, selection.metric, wanted.order, wanted.percentile, of)
+        key = (selection.entries, selection.metric, wanted.order, selection.percentile, of)
         state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
         body = self._encoded.get(key, state, lambda: encode(_map(selection, epochs, before, wanted)))
         self._read_ahead(epochs[0])
@@ -230,17 +229,6 @@ class _MapQuery:
         if self.order not in ORDERS:
             near = closest(self.order, ORDERS)
             raise Refusal(f"order={clean(self.order)[:40]!r} is none{near}", hint=f"Orders are {', '.join(ORDERS)}.")
-        self.percentile = _percentile(query.get("percentile"))
-
-
-def _percentile(text: str | None) -> Fraction:
-    """As it is written, so that 7 % of 100 are 7 and not 8."""
-    if not text:
-        return ranking.PERCENTILE
-    whole, _, part = text.partition(".")
-    if not (whole + part).isascii() or not (whole + part).isdecimal() or len(text) > 12 or Fraction(text) > 100:
-        raise Refusal(f"percentile={clean(text)[:40]!r} is no percentage", hint="Give a number from 0 to 100.")
-    return Fraction(text)
 
 
 def _epochs(selection: Selection) -> list[Epoch | None]:
@@ -292,7 +280,7 @@ def _map(
     direction = _direction(metric, tables)
     indices = reduce(np.union1d, (table.indices for table in tables if table is not None))
     columns = [ranking.column(table, metric, direction, indices) for table in tables]
-    fails = [column.fails(wanted.percentile) for column in columns]
+    fails = [column.fails(selection.percentile) for column in columns]
     earlier = before.scores if before is not None else None
     change = None
     if earlier is not None and metric in earlier.values:
@@ -331,7 +319,7 @@ def _head(
         "epoch": next(name for name in names if name is not None),
         "epochs": names,
         "order": wanted.order,
-        "percentile": float(wanted.percentile),
+        "percentile": float(selection.percentile),
         "runs": [entry.id for entry in selection.entries],
         "problems": problems,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 from urllib.parse import urlencode
 
@@ -73,14 +74,14 @@ class _Side:
     def item(self, found: Found) -> Json:
         return items.item(self.datapoint, found, self.address, str(self.entry.path))
 
-    def facts(self) -> Json:
+    def facts(self, percentile: Fraction) -> Json:
         at = self.datapoint
         return {
             **self.query(),
             "name": self.entry.name,
             "label": at.label_text,
             "prediction": _prediction(at),
-            "scores": scores_of(at.epoch, at.idx),
+            "scores": scores_of(at.epoch, at.idx, percentile),
         }
 
 
@@ -93,10 +94,11 @@ class _Values:
 
     # ---- one datapoint
     def datapoint(self, request: Request) -> Response:
-        side = self._side(Selection.of(request.query_params, self._library))
+        selection = Selection.of(request.query_params, self._library)
+        side = self._side(selection)
         at = side.datapoint
         self._must_exist(at)
-        facts = side.facts()
+        facts = side.facts(selection.percentile)
         sections = items.sections(at, side.address, str(side.entry.path), self._library.shown)
         try:
             notes: Mapping[str, Any] = at.notes()
@@ -231,10 +233,15 @@ class _Values:
         left = self._side(selection)
         self._must_exist(left.datapoint)
         right, note, trouble = self._other(mode, selection, left, query)
-        told: Json = {"mode": mode, "left": left.facts(), "right": None, "layers": [], "note": note, "problem": trouble}
+        told: Json = {"mode": mode, "left": left.facts(selection.percentile), "right": None, "layers": []}
+        told |= {"note": note, "problem": trouble}
         if right is not None:
             layers, problems = self._layers(left, right)
-            told |= {"right": right.facts(), "layers": layers, "problem": " ".join(problems) or None}
+            told |= {
+                "right": right.facts(selection.percentile),
+                "layers": layers,
+                "problem": " ".join(problems) or None,
+            }
         return answer(jsonable(told))
 
     def _other(
@@ -249,7 +256,7 @@ class _Values:
                 self._must_exist(chosen)
                 return _Side(left.entry, chosen), "Chosen by its index.", None
             metric = _metric(at.epoch, selection.metric) if at.epoch.scores is not None else None
-            nearest = nearest_success(at.run, at.epoch, at.idx, metric)
+            nearest = nearest_success(at.run, at.epoch, at.idx, metric, selection.percentile)
             if nearest.idx is None:
                 return None, None, nearest.how
             return _Side(left.entry, at.beside(nearest.idx)), nearest.how, None
@@ -338,8 +345,8 @@ def _difference_src(side: _Side, found: Found, against: _Side, other: Found) -> 
 
 
 # ---------------------------------------------------------------- scores
-def scores_of(epoch: Epoch, idx: int) -> list[Json]:
-    """The scores of a datapoint: value, place among the others (1 is the worst), and whether it fails."""
+def scores_of(epoch: Epoch, idx: int, percentile: Fraction = ranking.PERCENTILE) -> list[Json]:
+    """The scores of a datapoint: value, place among the others (1 is the worst), how many share it, whether it fails."""
     table = epoch.scores
     if table is None:
         return []
@@ -347,13 +354,13 @@ def scores_of(epoch: Epoch, idx: int) -> list[Json]:
     told = []
     for name in table.values:
         direction = table.directions[name]
-        made: Json = {"name": name, "direction": direction, "value": None, "rank": None, "of": 0, "fails": False}
         column = ranking.column(table, name, direction, table.indices)
-        made["of"] = int((~column.missing).sum())
+        made: Json = {"name": name, "direction": direction, "of": int((~column.missing).sum())}
+        made |= {"value": None, "rank": None, "tied": 0, "fails": False}
         if known and not column.missing[at]:
-            made["value"] = float(column.values[at])
-            made["rank"] = int(column.ranks()[at])
-            made["fails"] = bool(column.fails()[at])
+            ranks = column.ranks()
+            made |= {"value": float(column.values[at]), "rank": int(ranks[at]), "tied": int((ranks == ranks[at]).sum())}
+            made["fails"] = bool(column.fails(percentile)[at])
         told.append(made)
     return told
 

@@ -68,7 +68,7 @@ export function mount(root, app) {
         if (dp === null) return void replace(body, kind("Nothing to compare yet", "No datapoint of this run has a score yet."));
         if (mode === "runs" && ids.length < 2) return void replace(body, kind("One run is picked", h("p", {}, "Tick a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
         if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no second one to compare with yet."));
-        const answer = await get("/api/compare", { mode, run: ids, epoch, dp, other: wanted, metric: app.current.metric });
+        const answer = await get("/api/compare", { mode, run: ids, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
         if (late()) return;
         const distances = answer.layers.map((l) => (l.distance ? number(l.distance.relative_l2) : 0)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);

@@ -7,10 +7,15 @@ import { drawItem } from "../items.js";
 
 const FLAGS = { outputs: "outputs", debugger: "debugger" };
 
+// Equal scores share a rank, the same as in a competition; how many they are is said.
+function rank(one) {
+  return `rank ${one.rank}${one.tied > 1 ? `–${one.rank + one.tied - 1}` : ""} of ${one.of}`;
+}
+
 function scores(answer) {
   return h("dl.scores", {}, answer.scores.map((one) => h("div", { class: one.fails ? "fails" : null },
     h("dt", { title: better(one.direction) }, one.name, one.direction === "higher" ? " ↑" : " ↓"),
-    h("dd", {}, show(one.value, 4), one.rank ? h("small", { title: "1 is the worst" }, `rank ${one.rank} of ${one.of}`) : null))));
+    h("dd", {}, show(one.value, 4), one.rank ? h("small", { title: "1 is the worst" }, rank(one)) : null))));
 }
 
 function sentence(answer) {
@@ -68,7 +73,7 @@ export function datapointPanel(app, { alone = false } = {}) {
 
   async function update() {
     const { epoch, ids, metric } = app.current;
-    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only, app.selection.on]);
+    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only, app.selection.on, app.selection.percentile]);
     last = asked;
     const late = () => last !== asked;
     const wait = setTimeout(() => (body.dataset.waiting = "true"), 150);
@@ -91,7 +96,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       replace(links,
         alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "open alone"),
         app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success" }, "nearest success"));
-      const answer = await get("/api/datapoint", { run: run.id, epoch, dp });
+      const answer = await get("/api/datapoint", { run: run.id, epoch, dp, percentile: app.selection.percentile });
       if (late()) return;
       const one = answer.scores.find((score) => score.name === metric);
       pill.className = one && one.fails ? "pill bad" : "pill";
