@@ -346,7 +346,7 @@ def _difference_src(side: _Side, found: Found, against: _Side, other: Found) -> 
 
 # ---------------------------------------------------------------- scores
 def scores_of(epoch: Epoch, idx: int, percentile: Fraction = ranking.PERCENTILE) -> list[Json]:
-    """The scores of a datapoint: value, place among the others (1 is the worst), how many share it, whether it fails."""
+    """The scores of a datapoint: value, rank (1 is the worst), how many share it, of how many, whether it fails."""
     table = epoch.scores
     if table is None:
         return []
