@@ -3,10 +3,13 @@
 import { forget, fresh, get, Trouble } from "./api.js";
 import { announce, failure, h, kind, replace } from "./dom.js";
 import { better } from "./format.js";
-import { href, parse, resolve, SCREENS } from "./selection.js";
+import { href, parse, resolve, SCREENS, settled } from "./selection.js";
 
 const NAMES = { runs: "Runs", curves: "Curves", map: "Score map", datapoint: "Datapoint", time: "Through time", compare: "Side by side", storage: "Storage" };
 const POLL_MS = 1000;
+const LIST_MS = 5000; // how old the list of runs may be while it is on the screen: ages and states change by themselves
+const MOST_NAMED = 16; // runs that one question names; of more, the stamp of all runs is asked for
+const ONE_MOVE_MS = 600; // epochs passed more quickly than this are one step of the history
 const KEYS = [
   [["j"], "next datapoint, in the order of the map"],
   [["k"], "previous datapoint"],
@@ -20,23 +23,31 @@ const KEYS = [
 
 const main = document.getElementById("main");
 let mounted = null; // the screen on the page: {screen, update, unmount}
-let stamp = null;
-let lost = false;
+let stamp = null; // {of, text}: of which runs, and what it was
+let lost = null; // since when the server does not answer
+let listed = 0; // when the list of runs was asked for
+let moved = 0; // when the epoch was last changed
 
 const app = {
   selection: parse(location),
   list: { runs: [], problems: [] },
   current: null,
 
+  // Where a choice leads: what is absent is left behind, and so is a run of the datapoint that is no longer shown.
+  chosen(changes) {
+    const next = { ...(app.current ? settled(app.selection, app.current) : app.selection), ...changes };
+    if (changes.run && !changes.run.includes(next.on)) next.on = null;
+    return next;
+  },
+
   href(changes = {}) {
-    return href({ ...app.selection, ...changes });
+    return href(app.chosen(changes));
   },
 
   go(changes, { replace: instead = false } = {}) {
     const before = app.selection.screen;
-    app.selection = { ...app.selection, ...changes };
-    const to = href(app.selection);
-    if (to !== location.pathname + location.search) history[instead ? "replaceState" : "pushState"](null, "", to);
+    app.selection = app.chosen(changes);
+    write(href(app.selection), instead);
     if (before !== app.selection.screen) main.scrollTop = 0;
     return show();
   },
@@ -49,7 +60,9 @@ const app = {
   setEpoch(epoch) {
     const last = app.current.epochs.filter((e) => e.scores).at(-1);
     const follows = app.current.live && last && last.epoch === String(epoch);
-    return app.go({ epoch: follows ? null : String(epoch) });
+    const running = performance.now() - moved < ONE_MOVE_MS;
+    moved = performance.now();
+    return app.go({ epoch: follows ? null : String(epoch) }, { replace: running });
   },
 
   mapParameters() {
@@ -87,6 +100,28 @@ const app = {
   },
 };
 
+// The address. Browsers refuse more than about 100 changes in 10 s: a held key writes what it has reached now and then.
+const WRITES = { most: 40, within: 10000, pause: 300 };
+let writes = [];
+let pending = null;
+
+function write(to, instead) {
+  if (pending) {
+    clearTimeout(pending.timer);
+    if (!instead) history.replaceState(null, "", pending.to);
+    pending = null;
+  }
+  if (to === location.pathname + location.search) return;
+  const now = performance.now();
+  writes = writes.filter((at) => now - at < WRITES.within);
+  if (instead && writes.length >= WRITES.most && now - writes.at(-1) < WRITES.pause) {
+    pending = { to, timer: setTimeout(() => write(to, true), WRITES.pause) };
+    return;
+  }
+  writes.push(now);
+  history[instead ? "replaceState" : "pushState"](null, "", to);
+}
+
 function follow(event, changes) {
   if (event.metaKey || event.ctrlKey || event.shiftKey || event.button > 0) return;
   event.preventDefault();
@@ -121,6 +156,7 @@ function buildFrame() {
     if (!parts.runList.hidden && !event.target.closest(".menu")) openMenu(false);
   });
 
+  parts.notices = document.getElementById("notices");
   parts.theme = h("button.icon", { "aria-label": "light or dark", title: "light or dark (t)", onclick: turnTheme }, "◐");
   parts.help = h("button.icon", { "aria-label": "keyboard help", title: "keyboard (?)", onclick: help }, "?");
   parts.search = h("input", {
@@ -130,7 +166,8 @@ function buildFrame() {
       if (event.key === "Escape") event.target.blur();
     },
   });
-  replace(document.getElementById("tools"), h("span.control.hint", {}, h("kbd", {}, "j"), h("kbd", {}, "k"), "datapoint", h("kbd", {}, "←"), h("kbd", {}, "→"), "epoch"), parts.search, parts.help, parts.theme);
+  parts.lost = h("span.lost", { role: "status", hidden: true });
+  replace(document.getElementById("tools"), parts.lost, h("span.control.hint", {}, h("kbd", {}, "j"), h("kbd", {}, "k"), "datapoint", h("kbd", {}, "←"), h("kbd", {}, "→"), "epoch"), parts.search, parts.help, parts.theme);
 }
 
 function openMenu(open) {
@@ -175,6 +212,9 @@ function updateFrame() {
   parts.epoch.setAttribute("aria-valuetext", `epoch ${current.epoch}`);
   parts.epochText.textContent = current.epoch === null ? "–" : current.epoch;
   parts.epochControl.hidden = !current.epochs.length;
+  replace(parts.notices, current.absent.map(({ parameter, text }) => h("p.notice", { data: { absent: parameter } }, text)),
+    current.absent.length ? h("button.small.quiet", { onclick: () => app.go({}, { replace: true }) }, "Close") : null);
+  parts.notices.hidden = !current.absent.length;
   parts.live.hidden = !current.live;
   parts.live.textContent = current.follows ? "live" : "live, held at this epoch";
 }
@@ -225,40 +265,51 @@ app.emptyPage = emptyPage;
 app.redraw = () => show();
 
 async function loadRuns() {
+  listed = Date.now();
   app.list = await fresh("/api/runs");
 }
 
 // ---- live: something of these runs changed on disk
 
-let banner = null;
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 
-function connection(works) {
-  if (works !== lost) return;
-  lost = !works;
-  if (lost) {
-    banner = h("div.banner", { role: "alert", style: { position: "fixed", bottom: "12px", right: "16px", "z-index": "7", margin: "0" } }, "The server does not answer. Is endoscope view still running? Trying again.");
-    document.body.append(banner);
-  } else banner?.remove();
+// Told quietly in the header, as long as it lasts. Whether it was told before is the answer.
+function connection(error) {
+  const before = lost !== null;
+  if (!error) lost = null;
+  else if (!before) lost = new Date();
+  parts.lost.hidden = lost === null;
+  if (lost === null) return before;
+  const what = error.status === 0 ? "no answer" : `error ${error.status}`;
+  const text = `${what} since ${clock.format(lost)}; trying again`;
+  if (parts.lost.textContent !== text) parts.lost.textContent = text;
+  parts.lost.title = [error.message, error.hint].filter(Boolean).join(" ");
+  return before;
+}
+
+async function look() {
+  const { ids } = app.current;
+  const all = app.selection.screen === "runs" || !ids.length || ids.length > MOST_NAMED;
+  const of = all ? "all" : ids.join(" ");
+  const answer = await fresh("/api/stamp", all ? {} : { run: ids });
+  const back = connection(null);
+  const changed = stamp !== null && stamp.of === of && stamp.text !== answer.stamp;
+  const stale = app.selection.screen === "runs" && Date.now() - listed > LIST_MS;
+  if (changed || back) forget();
+  if (changed || back || stale) {
+    await loadRuns();
+    if (!stale || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
+  }
+  stamp = { of, text: answer.stamp };
 }
 
 async function poll() {
   try {
-    const ids = app.selection.screen === "runs" ? app.list.runs.map((run) => run.id) : app.current.ids;
-    const answer = await fresh("/api/stamp", { run: ids });
-    connection(true);
-    const key = ids.join(" ") + answer.stamp;
-    if (stamp !== null && stamp.ids === ids.join(" ") && stamp.key !== key) {
-      forget();
-      await loadRuns();
-      await show();
-    } else if (!app.list.runs.length || app.selection.screen === "runs") {
-      const before = JSON.stringify(app.list);
-      await loadRuns();
-      if (JSON.stringify(app.list) !== before) await show();
-    }
-    stamp = { ids: ids.join(" "), key };
+    await look();
   } catch (error) {
-    if (error.status === 0) connection(false);
+    if (!(error instanceof Trouble)) console.error(error); // a mistake of ours
+    else if (error.status === 404) await loadRuns().then(show).catch((again) => connection(again)); // a run was removed; the page says so
+    else connection(error);
   } finally {
     setTimeout(poll, document.hidden ? POLL_MS * 5 : POLL_MS);
   }
@@ -287,8 +338,9 @@ function help() {
 }
 
 async function step(by) {
-  const [{ indices }, dp] = await Promise.all([app.shown(), app.dp()]);
+  const { indices } = await app.shown();
   if (!indices.length) return;
+  const dp = app.selection.dp || indices[0]; // as it is now: another key may have been faster
   const at = indices.findIndex((i) => String(i) === String(dp));
   const to = at < 0 ? 0 : Math.min(indices.length - 1, Math.max(0, at + by));
   if (at !== to) await app.go({ dp: String(indices[to]) }, { replace: app.selection.dp !== null });
@@ -308,7 +360,7 @@ async function jump(text) {
     announce("An index is a whole number.");
     return;
   }
-  const changes = { dp: String(Number(wanted)) };
+  const changes = { dp: String(BigInt(wanted)) }; // a number would lose the last digits of a large index
   if (["runs", "curves", "storage"].includes(app.selection.screen)) changes.screen = "map";
   parts.search.value = "";
   parts.search.blur();
@@ -338,6 +390,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 window.addEventListener("popstate", () => {
+  if (pending) clearTimeout(pending.timer);
+  pending = null;
   app.selection = parse(location);
   show().catch((error) => announce(error.message));
 });
@@ -361,6 +415,7 @@ async function start() {
   } catch (error) {
     if (!app.current) app.current = resolve(app.selection, []);
     if (!mounted) replace(main, failure(error));
+    if (!mounted && error instanceof Trouble) connection(error);
     if (!(error instanceof Trouble)) console.error(error); // a mistake of ours
     main.setAttribute("aria-busy", "false");
   }

@@ -22,6 +22,36 @@ export function href(selection) {
 
 const order = (epoch) => (epoch === "eval" ? Infinity : Number(epoch));
 
+const named = (epoch) => (epoch === "eval" ? "the evaluation" : `epoch ${epoch}`);
+
+// What the selection asks for and is not there: what was asked, in which parameter, and what is shown instead.
+function absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) {
+  const these = chosen.length > 1 ? "these runs" : "this run";
+  const found = [];
+  if (unknown.length) {
+    const names = chosen.map((run) => run.name).join(", ");
+    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "are" : "is"} not here; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
+  }
+  if (selection.on !== null && !chosen.some((run) => run.id === selection.on) && !unknown.includes(selection.on))
+    found.push({ parameter: "on", text: `Run ${selection.on}, of which a datapoint was asked for, is not among the runs shown.` });
+  const evaluated = chosen.length > 0 && chosen.every((run) => run.kind === "evaluation"); // it has one epoch, whichever is asked for
+  const beside = selection.epoch === "eval" && chosen.some((run) => run.epochs.some((e) => e.epoch === "eval"));
+  if (selection.epoch !== null && !asked && epochs.length && !evaluated && !beside) {
+    const text = named(selection.epoch);
+    found.push({ parameter: "epoch", text: `${text[0].toUpperCase()}${text.slice(1)} is not in ${these}; ${named(epoch.epoch)} is shown.` });
+  }
+  if (selection.metric !== null && metric && metric.name !== selection.metric)
+    found.push({ parameter: "metric", text: `The score ${selection.metric} is not in ${these}; ${metric.name} is shown.` });
+  return found;
+}
+
+// The selection with what is shown in place of what is absent.
+export function settled(selection, current) {
+  const shown = { run: current.ids, on: null, epoch: current.epoch, metric: current.metric };
+  const changes = Object.fromEntries(current.absent.map(({ parameter }) => [parameter, shown[parameter]]));
+  return { ...selection, ...changes };
+}
+
 // What the selection means, given the runs there are: runs, epochs, the epoch and the metric in force.
 export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
@@ -43,17 +73,18 @@ export function resolve(selection, runs) {
   if (scored.size > 1) scored.delete("eval"); // beside a training its epochs are meant; an evaluation has only one
   const epochs = [...scored.values()].sort((a, b) => order(a.epoch) - order(b.epoch));
   const last = epochs.filter((e) => e.scores).at(-1) || epochs.at(-1);
-  const asked = selection.epoch !== null && scored.get(selection.epoch);
+  const asked = (selection.epoch !== null && scored.get(selection.epoch)) || null;
   const metrics = [];
   for (const run of chosen) for (const m of run.metrics) if (!metrics.some((o) => o.name === m.name)) metrics.push(m);
   const metric = metrics.find((m) => m.name === selection.metric) || metrics[0] || null;
+  const epoch = asked || last || null;
   return {
     runs: chosen,
     run: chosen[0] || null,
     ids: chosen.map((run) => run.id),
-    unknown,
+    absent: runs.length ? absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) : [],
     epochs,
-    epoch: asked ? asked.epoch : last ? last.epoch : null,
+    epoch: epoch ? epoch.epoch : null,
     follows: !asked,
     metrics,
     metric: metric ? metric.name : null,

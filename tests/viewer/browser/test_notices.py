@@ -1,0 +1,137 @@
+"""What a link asks for and is not there, and a server that does not answer: the page says so, and stops saying so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.viewer import runs
+from tests.viewer.browser.conftest import Opener, Viewer, expect, run_id
+
+NOTICES = "#notices"
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
+        ("epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
+        ("metric=speed", "The score speed is not in this run; loss is shown."),
+        ("run=gone-1234", "Run gone-1234 is not here; first is shown."),
+    ],
+)
+@pytest.mark.parametrize("screen", ["map", "curves"])
+def test_absent_is_told_until_something_is_chosen(first: Viewer, screen: str, query: str, text: str) -> None:
+    page = first.open(f"/{screen}?{query}")
+    expect(page.locator(NOTICES)).to_contain_text(text)
+    name, value = query.split("=")
+    assert f"{name}={value}" in page.url
+    page.get_by_label("epoch", exact=True).press("ArrowLeft")
+    expect(page.locator("#controls output")).to_have_text("1")
+    expect(page.locator(NOTICES)).to_be_hidden()
+    assert f"{name}={value}" not in page.url
+    page.go_back()
+    expect(page.locator(NOTICES)).to_contain_text(text)
+
+
+def test_what_is_there_has_no_notice(first: Viewer) -> None:
+    both = "".join(f"&run={run_id(first, name)}" for name in ("first", "third"))
+    for query in ["epoch=1&metric=accuracy&dp=4", f"epoch=eval&run={run_id(first, 'third')}", f"epoch=eval{both}"]:
+        page = first.open(f"/map?{query}")
+        expect(page.locator(NOTICES)).to_be_hidden()
+
+
+def test_notice_is_closed(first: Viewer) -> None:
+    page = first.open("/runs?epoch=99")
+    page.locator(NOTICES).get_by_role("button", name="Close").click()
+    expect(page.locator(NOTICES)).to_be_hidden()
+    assert "epoch=2" in page.url
+
+
+@pytest.mark.parametrize("screen", ["map", "datapoint", "time", "compare"])
+def test_absent_datapoint_shows_no_other(first: Viewer, screen: str) -> None:
+    page = first.open(f"/{screen}?dp=999&metric=loss&epoch=2")
+    expect(page.locator(".trouble")).to_contain_text("no datapoint 999")
+    assert page.locator("[data-section], article.layer, .frame").count() == 0
+    assert page.locator("[data-dp]").count() == 0
+    first.errors.clear()  # the browser tells the 404 in its console
+
+
+def test_removed_run_is_told(viewer: Opener, tmp_path: Path) -> None:
+    runs.training(tmp_path / "stays")
+    gone = runs.training(tmp_path / "goes")
+    with runs.serving(tmp_path) as address:
+        opened = viewer(address)
+        page = opened.open(f"/curves?run={run_id(opened, 'goes')}")
+        expect(page.locator("#controls .name")).to_have_text("goes")
+        gone.rename(tmp_path.parent / f"{tmp_path.name}_moved")
+        expect(page.locator(NOTICES)).to_contain_text("is not here; stays is shown.")
+        expect(page.locator("#controls .name")).to_have_text("stays")
+        opened.errors.clear()  # 404s, in the console
+        page.goto("about:blank")
+
+
+# ---------------------------------------------------------------- no answer
+def test_no_answer_is_told_and_taken_back(first: Viewer) -> None:
+    page = first.open("/map?metric=loss")
+    expect(page.locator(".lost")).to_be_hidden()
+    page.route("**/api/stamp*", lambda route: route.abort())
+    expect(page.locator(".lost")).to_have_text(re.compile(r"^no answer since \d\d:\d\d; trying again$"))
+    page.unroute("**/api/stamp*")
+    expect(page.locator(".lost")).to_be_hidden()
+    first.errors.clear()  # the browser tells failed requests in its console
+
+
+def test_an_error_is_told_and_taken_back(first: Viewer) -> None:
+    page = first.open("/curves")
+    body = '{"error": {"message": "the disk is gone", "hint": "Mount it."}}'
+    page.route("**/api/stamp*", lambda route: route.fulfill(status=500, content_type="application/json", body=body))
+    expect(page.locator(".lost")).to_have_text(re.compile(r"^error 500 since \d\d:\d\d; trying again$"))
+    expect(page.locator(".lost")).to_have_attribute("title", "the disk is gone Mount it.")
+    page.unroute("**/api/stamp*")
+    expect(page.locator(".lost")).to_be_hidden()
+    first.errors.clear()
+
+
+def test_a_page_that_could_not_start_does_so_later(first: Viewer) -> None:
+    page = first.page
+    page.route("**/api/runs", lambda route: route.abort())
+    page.goto(f"{first.base}/runs")
+    expect(page.locator(".trouble")).to_contain_text("does not answer")
+    page.unroute("**/api/runs")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator(".lost")).to_be_hidden()
+    first.errors.clear()
+
+
+def test_stamp_is_asked_for_without_names_when_there_are_many_runs(first: Viewer) -> None:
+    """600 runs, of which the page of runs shows all, and the map as many as a person ticks."""
+    page = first.page
+    some = page.request.get(f"{first.base}/api/runs").json()
+    many = [{**some["runs"][0], "id": f"a-rather-long-name-of-a-run-{k:08d}"} for k in range(600)]
+    page.route("**/api/runs", lambda route: route.fulfill(json={"runs": many, "problems": []}))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/stamp" in request.url else None)
+    first.open("/runs")
+    expect(page.locator("tbody tr")).to_have_count(600)
+    with page.expect_response("**/api/stamp") as answered:
+        pass
+    assert answered.value.ok
+    named = "".join(f"&run={run['id']}" for run in many[:40])
+    first.open(f"/curves?epoch=1{named}")
+    with page.expect_response("**/api/stamp") as answered:
+        pass
+    assert answered.value.ok
+    assert max(map(len, asked)) < 1000
+    first.errors.clear()  # the server does not know these runs: /api/curves refuses them
+
+
+def test_lost_server_is_told(viewer: Opener, tmp_path: Path) -> None:
+    runs.training(tmp_path / "run")
+    with runs.serving(tmp_path) as address:
+        opened = viewer(address)
+        page: Any = opened.open("/runs")
+    expect(page.locator(".lost")).to_contain_text("no answer since")
+    opened.errors.clear()  # the browser tells refused connections in its console
