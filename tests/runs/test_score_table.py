@@ -133,6 +133,27 @@ def test_what_is_malformed_is_told(text: str | bytes, problem: str, tmp_path: Pa
     assert told.startswith(problem)
 
 
+@pytest.mark.parametrize("number", ["01", ".5", "1.", "+1", "1_0", "nan", "inf", "0x1", "1e", "--1", "", "1 2"])
+def test_what_json_does_not_take_for_a_number_is_none(number: str, tmp_path: Path) -> None:
+    table, (told,) = read(tmp_path, encode(SCORES).replace("3.0}", number + "}"))
+    assert table is None
+    assert told.startswith("it is not JSON")
+
+
+@pytest.mark.parametrize("number", ["0", "-0", "12", "-7.25", "1e5", "1E-7", "2.5e+300", "1e999", "NaN", "-Infinity"])
+def test_numbers_are_those_of_json(number: str, tmp_path: Path) -> None:
+    table, problems = read(tmp_path, encode(SCORES).replace("3.0}", number + "}"))
+    assert table is not None and not problems
+    np.testing.assert_array_equal(table.values["loss"], [0.25, NAN, float(json.loads(number))])
+    assert math.copysign(1, table.values["loss"][2]) == math.copysign(1, float(json.loads(number)))
+
+
+def test_names_with_signs_of_patterns(tmp_path: Path) -> None:
+    odd = {'a"b': 1.0, "c.*": 2.0, "\\d+": 3.0, "{x}": 4.0}
+    scores = Scores(dict.fromkeys(odd, "higher"), {}, {}, {1: odd, 2: {name: -x for name, x in odd.items()}})
+    assert rows(table_of(tmp_path, scores)) == scores.per_datapoint
+
+
 def test_every_truncation_is_told(tmp_path: Path) -> None:
     text = encode(SCORES).rstrip()
     for end in range(len(text)):

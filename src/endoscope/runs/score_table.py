@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -25,6 +26,8 @@ _LAYOUTS = 64  # different sets of scores that datapoints of one file may have; 
 _PIECE = MB
 _OPEN = b' "per_datapoint": {\n'
 _CLOSE = b" }\n"
+_NUMBER = r"(-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|NaN|-?Infinity)"
+_PATTERN = 64  # scores of a datapoint for which a pattern is made
 
 Row = dict[str, Any]
 
@@ -94,8 +97,30 @@ def _in_pieces(file: BinaryIO) -> ScoreTable:
         line = file.readline(_PIECE)
     table = _Columns(decode_head(plain(_object(head + b' "per_datapoint": {'))))
     for piece in _pieces(file):
-        table.add(_object(b"{" + piece))
+        alike = _alike(piece)
+        if alike is not None:
+            table.add_alike(*alike)
+        else:
+            table.add(_object(b"{" + piece))
     return table.made()
+
+
+def _alike(piece: bytes) -> tuple[tuple[str, ...], Sequence[str], NDArray[np.float64]] | None:
+    """The scores, the datapoints and the cells of lines that all look like the first; None when they do not.
+
+    The same as JSON would give, in half of the time, as no datapoint becomes a dict.
+    """
+    row = next(iter(_object(b"{" + piece.partition(b"\n")[0].removesuffix(b",")).values()))
+    if not isinstance(row, dict) or not 0 < len(row) <= _PATTERN or not piece.isascii():
+        return None
+    cells = ", ".join(f"{re.escape(json.dumps(name))}: {_NUMBER}" for name in row)
+    line = re.compile(rf'^  "(-?[0-9]+)": \{{{cells}\}}(?:,\n|\Z)', re.MULTILINE)
+    found = line.findall(piece.decode())
+    if len(found) != piece.count(b"\n") + 1:
+        return None
+    keys, *columns = zip(*found, strict=True)
+    values = [json.loads(f"[{','.join(column)}]") for column in columns]
+    return tuple(row), keys, np.array(values, np.float64).T
 
 
 def _object(text: bytes) -> Any:
@@ -158,6 +183,13 @@ class _Columns:
         self._indices.append(_indices(list(rows)))
         self._rows += len(rows)
 
+    def add_alike(self, layout: tuple[str, ...], keys: Sequence[str], cells: NDArray[np.float64]) -> None:
+        """Some datapoints that have the same scores, a row of ``cells`` each."""
+        names = self._layouts.get(layout) or self._new_layout(layout)
+        self._parts.append((names, np.arange(len(keys)) + self._rows, cells))
+        self._indices.append(_indices(keys))
+        self._rows += len(keys)
+
     def _new_layout(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         names = tuple(unique([(clean(key), None) for key in keys]))
         check_directions(self._head, set(names))
@@ -194,10 +226,10 @@ class _Columns:
         )
 
 
-def _indices(keys: list[str]) -> NDArray[np.int64]:
+def _indices(keys: Sequence[str]) -> NDArray[np.int64]:
     try:
         found = list(map(int, keys))
-        if list(map(str, found)) == keys:
+        if [*map(str, found)] == [*keys]:
             return np.array(found, np.int64)
     except (ValueError, OverflowError):
         pass
