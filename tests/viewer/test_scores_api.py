@@ -89,7 +89,7 @@ def test_every_state_of_a_run_is_told(tmp_path: Path) -> None:
     assert found["live"]["status_text"] == "running: epoch 2 training"
     assert found["crashed"]["status_text"] == "failed: RuntimeError: CUDA out of memory"
     assert found["crashed"]["epochs"][1] == {"epoch": 1, "scores": False, "outputs": False, "debugger": False}
-    assert (found["just_started"]["datapoints"], found["just_started"]["metrics"]) == (0, [])
+    assert (found["just_started"]["datapoints"], found["just_started"]["metrics"]) == (None, [])
     assert any("config.json: it is not JSON" in problem for problem in found["damaged"]["problems"])
 
 

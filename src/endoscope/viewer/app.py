@@ -19,7 +19,7 @@ from endoscope import __version__
 from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.runs import RunNotFoundError
 from endoscope.runs.scores import ScoreNotFoundError
-from endoscope.viewer import scores_api, storage_api, values_api
+from endoscope.viewer import runs_api, scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
 from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
 
@@ -47,6 +47,7 @@ def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> S
         Route("/", _landing(library)),
         *(Route(f"/{screen}", _shell(pages, screen, title)) for screen, title in SCREENS.items()),
         Route("/static/{name:path}", _static),
+        *runs_api.routes(library),
         *scores_api.routes(library),
         *storage_api.routes(library),
         *values_api.routes(library),

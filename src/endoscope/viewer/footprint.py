@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from endoscope.runs import layout
 
@@ -20,8 +21,7 @@ _EPOCH_PAGES = (layout.OUTPUTS, layout.DEBUGGER)
 Names = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     bytes: int
     mtime_ns: int
     inode: int
@@ -53,13 +53,9 @@ class Footprint:
     @property
     def stamp(self) -> str:
         """Another text when a file has come, gone or changed."""
-        seen = hashlib.blake2b(digest_size=8)
-        for name in sorted(self.files):
-            file = self.files[name]
-            seen.update(f"{name} {file.bytes} {file.mtime_ns} {file.inode}\n".encode(errors="surrogateescape"))
-        for name in sorted(self.folders):
-            seen.update(f"{name}/\n".encode(errors="surrogateescape"))
-        return seen.hexdigest()
+        files = (f"{name} {file.bytes} {file.mtime_ns} {file.inode}" for name, file in sorted(self.files.items()))
+        text = "\n".join([*files, "", *sorted(self.folders)])
+        return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def footprint(path: str | os.PathLike[str]) -> Footprint:
@@ -71,7 +67,7 @@ def footprint(path: str | os.PathLike[str]) -> Footprint:
 
 class _Walk:
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = os.fspath(root)
         self.files: dict[str, File] = {}
         self.folders: set[str] = set()
         self.left = MOST_ENTRIES
@@ -79,7 +75,7 @@ class _Walk:
     def folder(self, within: str, files: Names | None, pages: Names, *, epochs: bool = False) -> None:
         """Look at one folder; ``files`` None takes all."""
         try:
-            with os.scandir(self._root / within) as entries:
+            with os.scandir(f"{self._root}/{within}") as entries:
                 for entry in entries:
                     self.left -= 1
                     if self.left <= 0:

@@ -138,8 +138,15 @@ class Library:
                 del self._open[next(iter(self._open))]
             return run
 
+    def opened(self, id: str) -> Run | None:
+        """The same when it has been asked for lately; None for others."""
+        with self._lock:
+            return self._open.get(id) if self.entry(id).path.is_dir() else None
+
     def shown(self, text: str) -> str:
         """The text of an error or a problem, without the places of this machine's folders."""
+        if not any(clean(str(root)) in text for root in self._roots):
+            return clean(text)
         for entry in sorted(self._entries.values(), key=lambda entry: -len(str(entry.path))):
             text = text.replace(clean(str(entry.path)), entry.name)
         for root in sorted(self._roots, key=lambda root: -len(str(root))):

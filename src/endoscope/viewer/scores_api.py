@@ -1,4 +1,4 @@
-"""The addresses about runs and their scores: /api/runs, /api/stamp, /api/curves and /api/map."""
+"""The addresses about scores: /api/curves and /api/map."""
 
 from __future__ import annotations
 
@@ -36,14 +36,11 @@ from endoscope.viewer.library import (
 ORDERS = ("failures", "index", "change", "disagreement")
 _KEPT = 16 << 20  # bytes of answers that stay in memory
 _SOON_S = 0.2
-_ERROR_SHOWN = 300  # characters of the text that ended a run
 
 
 def routes(library: Library) -> list[Route]:
     api = _Scores(library)
     return [
-        Route("/api/runs", api.runs),
-        Route("/api/stamp", api.stamp),
         Route("/api/curves", api.curves),
         Route("/api/map", api.map),
     ]
@@ -55,45 +52,9 @@ class _Scores:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._encoded: Cache[bytes] = Cache(_KEPT, len)
-        self._facts: Cache[Mapping[str, Any]] = Cache(4096, lambda _: 1)
         self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
         self._ahead: threading.Timer | None = None
         self._lock = threading.Lock()
-
-    # ---- runs
-    def runs(self, request: Request) -> Response:
-        entries = self._library.entries()
-        told = [self._summary(entry) for entry in entries]
-        return answer({"runs": [one for one in told if one is not None], "problems": self._library.problems})
-
-    def _summary(self, entry: Entry) -> dict[str, Any] | None:
-        try:
-            run = self._library.run(entry.id)
-        except Refusal:
-            return None  # removed meanwhile
-        there = footprint(entry.path)
-        facts = self._facts.get(entry.id, there.stamp, lambda: _facts(run))
-        return {
-            "id": entry.id,
-            "name": entry.name,
-            "kind": run.kind,
-            "status": run.status,
-            "status_text": self._library.shown(_status_text(run)),
-            "epochs": [_holds(epoch, there) for epoch in run.epochs],
-            **facts,
-            "class_names": list(run.class_names) if run.class_names is not None else None,
-            "size": there.bytes if there.files else None,
-            "last_write": there.last_write,
-            "progress": _progress(run),
-            "problems": [self._library.shown(problem) for problem in run.problems],
-        }
-
-    def stamp(self, request: Request) -> Response:
-        """Of the runs that are named, or of all, and of which there are."""
-        ids = request.query_params.getlist("run")
-        entries = [self._library.entry(id) for id in dict.fromkeys(ids)] if ids else self._library.entries()
-        text = " ".join(f"{entry.id} {footprint(entry.path).stamp}" for entry in entries)
-        return answer({"stamp": _digest(text)})
 
     # ---- curves
     def curves(self, request: Request) -> Response:
@@ -148,55 +109,6 @@ class _Scores:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=12).hexdigest()
-
-
-# ---------------------------------------------------------------- a run in short
-def _facts(run: Run) -> dict[str, Any]:
-    """What takes the newest scores to know, of those that can be read."""
-    scored = (epoch for epoch in reversed(run.epochs) if epoch.holds(scores_name(epoch)))
-    table = next((scores for epoch in scored if (scores := epoch.scores) is not None), None)
-    if table is None:
-        kept = run.datapoints
-        return {"metrics": [], "datapoints": len(kept) if kept is not None else 0}
-    metrics = [{"name": name, "direction": table.directions[name]} for name in table.values]
-    return {"metrics": metrics, "datapoints": len(table.indices)}
-
-
-def _holds(epoch: Epoch, there: Footprint) -> dict[str, Any]:
-    within = "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
-    return {
-        "epoch": epoch_name(epoch),
-        "scores": within + scores_name(epoch) in there.files,
-        "outputs": within + layout.OUTPUTS in there.folders,
-        "debugger": within + layout.DEBUGGER in there.folders,
-    }
-
-
-def _status_text(run: Run) -> str:
-    about, progress = run.about, run.progress
-    if run.status == "running":
-        return f"running: {progress.stage}" if progress.stage else "running"
-    if run.status == "unknown":
-        return "the folder does not say"
-    if about.error and run.status in ("failed", "interrupted"):
-        first = about.error.strip().partition("\n")[0]
-        return f"{run.status}: {first[:_ERROR_SHOWN]}{'…' if len(first) > _ERROR_SHOWN else ''}"
-    if run.status == "died":
-        return "its process is no longer there, and it has not said how it ended"
-    return run.status
-
-
-def _progress(run: Run) -> dict[str, Any] | None:
-    progress = run.progress
-    if progress.updated is None and not progress.epochs and progress.stage is None:
-        return None
-    return {
-        "stage": progress.stage,
-        "step": progress.step if progress.step is not None or not progress.epochs else progress.epochs[-1].step,
-        "epochs_done": len(progress.epochs),
-        "epochs_wanted": run.about.epochs,
-        "updated": progress.updated.timestamp() if progress.updated is not None else None,
-    }
 
 
 # ---------------------------------------------------------------- curves
