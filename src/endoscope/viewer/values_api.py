@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from endoscope.errors import EndoscopeError
 from endoscope.runs import Epoch, Run
-from endoscope.viewer import items, ranking
+from endoscope.viewer import items, ranking, scales
 from endoscope.viewer.answers import answer
 from endoscope.viewer.datapoint import Datapoint
 from endoscope.viewer.differences import Difference, difference, difference_picture, has_picture, numbers_of
@@ -150,7 +150,8 @@ class _Values:
         query = request.query_params
         side = self._side(Selection.of(query, self._library))
         found = self._found(side.datapoint, query)
-        view = View(whole(query, "page") or 0, whole(query, "zoom"), overlay=query.get("overlay") == "1")
+        page, zoom, span = whole(query, "page") or 0, whole(query, "zoom"), scales.wanted(query)
+        view = View(page, zoom, overlay=query.get("overlay") == "1", span=span)
         against = self._against(query, side)
         tag = items.version(found.value, side.datapoint, found, overlay=view.overlay)
         other = None
@@ -158,7 +159,7 @@ class _Values:
             other = self._found(against.datapoint, query)
             tag += items.version(other.value, against.datapoint, other)
         fresh = query.get("v") == tag
-        etag = f'"{tag}-{view.page}-{view.zoom}-{int(view.overlay)}"'
+        etag = f'"{tag}-{view.page}-{view.zoom}-{int(view.overlay)}-{":".join(map(repr, view.span or ()))}"'
         headers = {"ETag": etag, "Cache-Control": f"private, {'max-age=86400, immutable' if fresh else 'no-cache'}"}
         if etag in {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}:
             return Response(status_code=304, headers=headers)
@@ -219,6 +220,7 @@ class _Values:
         if name is None:
             hint = "Only epochs that kept outputs or debug outputs have any."
             raise Refusal("no epoch of this run has such an item", hint=hint, status=404)
+        scales.share([one["item"] for one in strip])
         left_out = len(captured) - MOST_EPOCHS
         note = f"the last {MOST_EPOCHS} of {len(captured):,} captured epochs" if left_out > 0 else None
         return answer(jsonable({"item": id, "name": name, "epochs": strip, "note": note}))
@@ -308,12 +310,14 @@ class _Values:
 
 def _layer(left: _Side, found: Found, right: _Side, other: Found) -> tuple[float, Json]:
     told: Json = {"id": found.id, "name": found.name, "debugger": found.debugger}
-    told |= {"left": left.item(found), "right": right.item(other), "distance": None, "src": None}
+    told |= {"left": left.item(found), "right": right.item(other), "distance": None, "src": None, "scale": None}
+    scales.share([told["left"], told["right"]])
     apart = _difference(found, other)
     if apart is None or apart.relative_l2 is None:
         return -1.0, told
     told["distance"] = {"relative_l2": apart.relative_l2, "cosine": apart.cosine, "over": _over(apart)}
     told["src"] = _difference_src(left, found, right, other)
+    told["scale"] = scales.of_difference(apart) if told["src"] is not None else None
     return apart.relative_l2, told
 
 
@@ -322,7 +326,8 @@ def _compared(side: _Side, found: Found, before: _Side, earlier: Found) -> Json 
     if apart is None:
         return None
     told: Json = {"mean_abs": apart.mean_abs, "max_abs": apart.max_abs, "over": _over(apart)}
-    return {**told, "src": _difference_src(side, found, before, earlier)}
+    src = _difference_src(side, found, before, earlier)
+    return {**told, "src": src, "scale": scales.of_difference(apart) if src is not None else None}
 
 
 def _difference(found: Found, other: Found) -> Difference | None:

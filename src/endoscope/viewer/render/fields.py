@@ -67,7 +67,7 @@ class MatrixRenderer(Renderer):
     def picture(self, value: Any, about: About, view: View) -> Picture:
         x = self._matrix(value)
         _, step, factor = _layout(x)
-        places = pictures.mapped(x.take(np.s_[::step, ::step]), sheets.span_of(x)[0])
+        places = pictures.mapped(x.take(np.s_[::step, ::step]), view.span or sheets.span_of(x)[0])
         return Picture(pictures.enlarged(places, factor), colours.SEQUENTIAL)
 
     def _matrix(self, value: Numbers) -> Numbers:

@@ -57,6 +57,8 @@ class View:
     page: int = 0
     zoom: int | None = None
     overlay: bool = False
+    span: tuple[float, float] | None = None
+    """The values at the ends of the colour map; those of the value itself when left out."""
 
 
 class Renderer(ABC):

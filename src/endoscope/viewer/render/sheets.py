@@ -85,7 +85,7 @@ def tiles_picture(
     maps: Maps, sheet: Sheet, view: View, span: Range | None = None, table: Table | None = None
 ) -> Picture:
     """One page of tiles, or one map alone."""
-    span = span or span_of(maps.x)[0]
+    span = span or view.span or span_of(maps.x)[0]
     table = colours.SEQUENTIAL if table is None else table
     if view.zoom is not None:
         return zoomed(maps, view.zoom, span, table)
