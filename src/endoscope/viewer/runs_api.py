@@ -2,6 +2,7 @@
 
 No page is opened. What was told of a run is told again while its files stay the same. Whether they do is seen from
 three of them in every run, which it writes as it gets on, and from all of them in some runs at each request, in turn.
+A request reads for about a second: of runs that are left then only the name is told, and the next request goes on.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +22,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from endoscope.runs import Epoch, Run, RunNotFoundError, layout
+from endoscope.runs.about import About
 from endoscope.runs.files import identity
+from endoscope.runs.progress import Progress
+from endoscope.runs.status import true_status
 from endoscope.viewer.answers import answer
 from endoscope.viewer.footprint import Footprint, footprint
 from endoscope.viewer.library import Entry, Library, epoch_name, scores_name
 
 IN_TURN = 64
 """Runs all of whose files are looked at in a request that names none."""
+READ_S = 1.0
+"""How long a request reads runs of which nothing is known yet."""
 _TELLING = ("", layout.RUN, layout.PROGRESS, layout.scores_file("evaluation"))
 _ERROR_SHOWN = 300  # characters of the text that ended a run
 
 
-def routes(library: Library) -> list[Route]:
-    api = _Runs(library)
+def routes(library: Library, clock: Callable[[], float] = time.monotonic) -> list[Route]:
+    api = _Runs(library, clock)
     return [Route("/api/runs", api.runs), Route("/api/stamp", api.stamp)]
 
 
@@ -48,16 +56,27 @@ class _Seen:
 class _Runs:
     """Each method is called on a thread of its own."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, clock: Callable[[], float]) -> None:
         self._library = library
+        self._clock = clock
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
 
     def runs(self, request: Request) -> Response:
         entries = self._library.entries()
         due = self._due(entries)
-        told = [self._summary(entry, again=entry.id in due) for entry in entries]
-        return answer({"runs": [one for one in told if one is not None], "problems": self._library.problems})
+        wanted = {*request.query_params.getlist("run")}  # these are read first
+        until = self._clock() + READ_S
+        told: dict[str, Mapping[str, Any] | None] = {}
+        left = 0
+        for entry in sorted(entries, key=lambda entry: entry.id not in wanted):
+            if told and entry.id not in wanted and entry.id not in self._seen and self._clock() > until:
+                told[entry.id] = _unread(entry)
+                left += 1
+            else:
+                told[entry.id] = self._summary(entry, again=entry.id in due)
+        runs = [one for entry in entries if (one := told[entry.id]) is not None]
+        return answer({"runs": runs, "left": left, "problems": self._library.problems})
 
     def stamp(self, request: Request) -> Response:
         """Of the runs that are named, all of whose files are looked at, or of all runs and of which there are."""
@@ -117,20 +136,21 @@ class _Runs:
         return told
 
     def _told(self, entry: Entry, run: Run, there: Footprint) -> Mapping[str, Any]:
-        status = run.status
-        epochs = run.epochs
+        about, progress, epochs = run.about, run.progress, run.epochs  # each one looks at its file
+        heard = max((at for at in (about.updated, progress.updated) if at is not None), default=None)
+        status = true_status(about, heard, now=datetime.now(UTC))
         return {
             "id": entry.id,
             "name": entry.name,
             "kind": run.kind,
             "status": status,
-            "status_text": self._library.shown(_status_text(run, status)),
+            "status_text": self._library.shown(_status_text(status, about, progress)),
             "epochs": [_holds(epoch, there) for epoch in epochs],
             **_newest(epochs, there),
-            "class_names": list(run.class_names) if run.class_names is not None else None,
+            "class_names": list(about.class_names) if about.class_names is not None else None,
             "size": there.bytes if there.files else None,
             "last_write": there.last_write,
-            "progress": _progress(run),
+            "progress": _progress(about, progress),
             "problems": [self._library.shown(problem) for problem in run.problems],
         }
 
@@ -171,11 +191,16 @@ def _holds(epoch: Epoch, there: Footprint) -> dict[str, Any]:
     }
 
 
-def _status_text(run: Run, status: str) -> str:
-    about = run.about
+def _unread(entry: Entry) -> dict[str, Any]:
+    """A run that comes with the next request, in the same form."""
+    told = {"id": entry.id, "name": entry.name, "kind": "unknown", "status": "unknown", "status_text": "not read yet"}
+    nothing: dict[str, Any] = {"class_names": None, "size": None, "last_write": None, "progress": None, "problems": []}
+    return {**told, "epochs": [], "metrics": [], "datapoints": None, **nothing}
+
+
+def _status_text(status: str, about: About, progress: Progress) -> str:
     if status == "running":
-        stage = run.progress.stage
-        return f"running: {stage}" if stage else "running"
+        return f"running: {progress.stage}" if progress.stage else "running"
     if status == "unknown":
         return "the folder does not say"
     if about.error and status in ("failed", "interrupted"):
@@ -186,14 +211,13 @@ def _status_text(run: Run, status: str) -> str:
     return status
 
 
-def _progress(run: Run) -> dict[str, Any] | None:
-    progress = run.progress
+def _progress(about: About, progress: Progress) -> dict[str, Any] | None:
     if progress.updated is None and not progress.epochs and progress.stage is None:
         return None
     return {
         "stage": progress.stage,
         "step": progress.step if progress.step is not None or not progress.epochs else progress.epochs[-1].step,
         "epochs_done": len(progress.epochs),
-        "epochs_wanted": run.about.epochs,
+        "epochs_wanted": about.epochs,
         "updated": progress.updated.timestamp() if progress.updated is not None else None,
     }

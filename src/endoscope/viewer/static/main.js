@@ -266,7 +266,7 @@ app.redraw = () => show();
 
 async function loadRuns() {
   listed = Date.now();
-  app.list = await fresh("/api/runs");
+  app.list = await fresh("/api/runs", { run: app.selection.run.slice(0, MOST_NAMED) });
 }
 
 // ---- live: something of these runs changed on disk
@@ -294,7 +294,7 @@ async function look() {
   const answer = await fresh("/api/stamp", all ? {} : { run: ids });
   const back = connection(null);
   const changed = stamp !== null && stamp.of === of && stamp.text !== answer.stamp;
-  const stale = app.selection.screen === "runs" && Date.now() - listed > LIST_MS;
+  const stale = app.list.left > 0 || (app.selection.screen === "runs" && Date.now() - listed > LIST_MS);
   if (changed || back) forget();
   if (changed || back || stale) {
     await loadRuns();

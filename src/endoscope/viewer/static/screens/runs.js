@@ -21,7 +21,7 @@ function row(app, run) {
     h("td", {}, app.link(open, run.name)),
     h("td", {}, h("span", { class: LOOK[run.status] || "pill" }, run.status), run.status_text && run.status_text !== run.status ? h("div.faint", {}, run.status_text) : null),
     h("td.num", {}, epochsOf(run)),
-    h("td.num", {}, count(run.datapoints || 0)),
+    h("td.num", {}, run.datapoints === null ? "–" : count(run.datapoints)),
     h("td.num", {}, captured ? count(captured) : "–"),
     h("td", {}, run.metrics.map((m) => m.name).join(", ") || "–"),
     h("td.num", {}, bytes(run.size)),
