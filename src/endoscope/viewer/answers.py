@@ -48,12 +48,12 @@ def answer(value: Any, *, status: int = 200) -> Response:
     return Response(encode(value), status, media_type="application/json")
 
 
-def answer_once(request: Request, body: bytes, tag: str) -> Response:
+def answer_once(request: Request, body: bytes, tag: str, *, media_type: str = "application/json") -> Response:
     """An answer that the browser may keep: asked for again it is not sent as long as ``tag`` stays the same."""
     headers = {"ETag": f'"{tag}"'}
     if headers["ETag"] in _tags(request.headers.getlist("if-none-match")):
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type="application/json", headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
 
 
 def _tags(headers: Iterable[str]) -> set[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from endoscope.errors import closest
 from endoscope.runs import Epoch, Run, ScoreTable, layout
 from endoscope.runs.fields import Direction
 from endoscope.runs.files import clean
-from endoscope.viewer import ranking
+from endoscope.viewer import arrays, ranking
 from endoscope.viewer.answers import answer, answer_once, encode, number, numbers
 from endoscope.viewer.cache import Cache
 from endoscope.viewer.footprint import Footprint, footprint
@@ -34,8 +35,8 @@ from endoscope.viewer.library import (
 )
 
 ORDERS = ("failures", "index", "change", "disagreement")
+FORMS = ("json", "arrays")
 _KEPT = 16 << 20  # bytes of answers that stay in memory
-_SOON_S = 0.2
 
 
 def routes(library: Library) -> list[Route]:
@@ -53,8 +54,6 @@ class _Scores:
         self._library = library
         self._encoded: Cache[bytes] = Cache(_KEPT, len)
         self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
-        self._ahead: threading.Timer | None = None
-        self._lock = threading.Lock()
 
     # ---- curves
     def curves(self, request: Request) -> Response:
@@ -85,26 +84,15 @@ class _Scores:
 
     # ---- map
     def map(self, request: Request) -> Response:
-        wanted = _MapQuery(request.query_params)
+        wanted = _MapQuery.of(request.query_params)
         selection = Selection.of(request.query_params, self._library)
         epochs = _epochs(selection)
         before = _scored_before(epochs[0])
         of = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
-        key = (selection.entries, selection.metric, wanted.order, selection.percentile, of)
+        key = (selection.entries, selection.metric, wanted, selection.percentile, of)
         state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
-        body = self._encoded.get(key, state, lambda: encode(_map(selection, epochs, before, wanted)))
-        self._read_ahead(epochs[0])
-        return answer_once(request, body, _digest(repr((key, state))))
-
-    def _read_ahead(self, epoch: Epoch | None) -> None:
-        """Soon, when this answer is on the screen: the score files that the epochs beside this one need."""
-        timer = threading.Timer(_SOON_S, _read_beside, [epoch])
-        timer.daemon = True
-        with self._lock:
-            if self._ahead is not None:
-                self._ahead.cancel()
-            self._ahead = timer
-        timer.start()
+        body = self._encoded.get(key, state, lambda: _map(selection, epochs, before, wanted))
+        return answer_once(request, body, _digest(repr((key, state))), media_type=wanted.media_type)
 
 
 def _digest(text: str) -> str:
@@ -135,12 +123,27 @@ def _series(name: str, kind: str, direction: Direction | None, points: Mapping[A
 
 
 # ---------------------------------------------------------------- map
+@dataclass(frozen=True, slots=True)
 class _MapQuery:
-    def __init__(self, query: QueryParams) -> None:
-        self.order = query.get("order") or "failures"
-        if self.order not in ORDERS:
-            near = closest(self.order, ORDERS)
-            raise Refusal(f"order={clean(self.order)[:40]!r} is none{near}", hint=f"Orders are {', '.join(ORDERS)}.")
+    order: str
+    form: str
+
+    @classmethod
+    def of(cls, query: QueryParams) -> _MapQuery:
+        return cls(_one_of(query, "order", ORDERS), _one_of(query, "form", FORMS))
+
+    @property
+    def media_type(self) -> str:
+        return arrays.MEDIA_TYPE if self.form == "arrays" else "application/json"
+
+
+def _one_of(query: QueryParams, name: str, known: Sequence[str]) -> str:
+    """The value of a parameter, the first of those that are known when it is left out."""
+    found = query.get(name) or known[0]
+    if found not in known:
+        near = closest(found, known)
+        raise Refusal(f"{name}={clean(found)[:40]!r} is none{near}", hint=f"There are {', '.join(known)}.")
+    return found
 
 
 def _epochs(selection: Selection) -> list[Epoch | None]:
@@ -159,17 +162,6 @@ def _scored_before(epoch: Epoch | None) -> Epoch | None:
     return next((other for other in reversed(earlier) if other.holds(scores_name(other))), None)
 
 
-def _read_beside(epoch: Epoch | None) -> None:
-    """Read, and so keep, the scores of the next epoch and of the two before: each is shown with the change since."""
-    if epoch is None or epoch.number is None:
-        return
-    epochs = epoch.run.epochs
-    at = next((k for k, other in enumerate(epochs) if other.number == epoch.number), None)
-    for k in (at - 1, at + 1, at - 2) if at is not None else ():
-        if 0 <= k < len(epochs) and epochs[k].holds(scores_name(epochs[k])):
-            _ = epochs[k].scores
-
-
 def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
     """Changes when the epoch's score file does."""
     if epoch is None:
@@ -181,22 +173,21 @@ def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
     return about.st_mtime_ns, about.st_size, about.st_ino
 
 
-def _map(
-    selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | None, wanted: _MapQuery
-) -> dict[str, Any]:
+def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | None, wanted: _MapQuery) -> bytes:
     tables = [epoch.scores if epoch is not None else None for epoch in epochs]
     metric = selection.metric or next((name for table in tables if table is not None for name in table.values), None)
     problems = [*_problems(selection, epochs, tables, metric)]
-    if metric is None:
-        return _empty_map(selection, epochs, wanted, problems)
-    direction = _direction(metric, tables)
-    indices = reduce(np.union1d, (table.indices for table in tables if table is not None))
-    columns = [ranking.column(table, metric, direction, indices) for table in tables]
+    direction: Direction | None = None
+    indices = np.empty(0, np.int64)
+    if metric is not None:
+        direction = _direction(metric, tables)
+        indices = reduce(np.union1d, (table.indices for table in tables if table is not None))
+    columns = [ranking.column(table, metric or "", direction or "lower", indices) for table in tables]
     fails = [column.fails(selection.percentile) for column in columns]
     earlier = before.scores if before is not None else None
     change = None
-    if earlier is not None and metric in earlier.values:
-        change = ranking.change(columns[0], ranking.column(earlier, metric, direction, indices))
+    if earlier is not None and metric is not None and metric in earlier.values:
+        change = ranking.change(columns[0], ranking.column(earlier, metric, columns[0].direction, indices))
     if wanted.order == "failures":
         order = ranking.common_first(columns, fails)
     elif wanted.order == "change" and change is not None:
@@ -206,56 +197,39 @@ def _map(
     else:
         order = np.arange(len(indices))
     finite = np.concatenate([column.values[np.isfinite(column.values)] for column in columns])
-    return {
-        **_head(selection, epochs, wanted, problems),
-        "metric": metric,
-        "direction": direction,
-        "indices": indices[order].tolist(),
-        "values": [numbers(column.values[order], column.missing[order]) for column in columns],
-        "change": numbers(change.values[order], change.missing[order]) if change is not None else None,
-        "previous_epoch": before.number if before is not None and change is not None else None,
-        "fails": [each[order].astype(int).tolist() for each in fails],
-        "common": np.sum(fails, axis=0)[order].tolist(),
-        "failures": [int(each.sum()) for each in fails],
-        "range": [float(finite.min()), float(finite.max())] if len(finite) else None,
-        "nan": sum(int(column.nan.sum()) for column in columns),
-        "missing": sum(int(column.missing.sum()) for column in columns),
-    }
-
-
-def _head(
-    selection: Selection, epochs: Sequence[Epoch | None], wanted: _MapQuery, problems: list[str]
-) -> dict[str, Any]:
     names = [epoch_name(epoch) if epoch is not None else None for epoch in epochs]
-    return {
+    head: dict[str, Any] = {
         "epoch": next(name for name in names if name is not None),
         "epochs": names,
         "order": wanted.order,
         "percentile": float(selection.percentile),
         "runs": [entry.id for entry in selection.entries],
         "problems": problems,
+        "metric": metric,
+        "direction": direction,
+        "previous_epoch": before.number if before is not None and change is not None else None,
+        "failures": [int(each.sum()) for each in fails],
+        "range": [float(finite.min()), float(finite.max())] if len(finite) else None,
+        "nan": sum(int(column.nan.sum()) for column in columns),
+        "missing": sum(int(column.missing.sum()) for column in columns),
     }
-
-
-def _empty_map(
-    selection: Selection, epochs: Sequence[Epoch | None], wanted: _MapQuery, problems: list[str]
-) -> dict[str, Any]:
-    nothing: list[list[Any]] = [[] for _ in epochs]
-    return {
-        **_head(selection, epochs, wanted, problems),
-        "metric": None,
-        "direction": None,
-        "indices": [],
-        "values": nothing,
-        "change": None,
-        "previous_epoch": None,
-        "fails": nothing,
-        "common": [],
-        "failures": [0 for _ in epochs],
-        "range": None,
-        "nan": 0,
-        "missing": 0,
+    common = np.sum(fails, axis=0)
+    if wanted.form == "arrays":
+        lists: dict[str, NDArray[Any]] = {"indices": indices[order], "common": common[order]}
+        for k, column in enumerate(columns):
+            lists |= {f"values/{k}": column.values[order], f"absent/{k}": column.missing[order]}
+            lists[f"fails/{k}"] = fails[k][order]
+        if change is not None:
+            lists |= {"change": change.values[order], "change_absent": change.missing[order]}
+        return arrays.pack(head if change is not None else {**head, "change": None}, lists)
+    head |= {
+        "indices": indices[order].tolist(),
+        "values": [numbers(column.values[order], column.missing[order]) for column in columns],
+        "change": numbers(change.values[order], change.missing[order]) if change is not None else None,
+        "fails": [each[order].astype(int).tolist() for each in fails],
+        "common": common[order].tolist(),
     }
+    return encode(head)
 
 
 def _problems(
