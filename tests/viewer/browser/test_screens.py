@@ -145,7 +145,7 @@ def test_through_time_is_a_strip_with_differences(first: Viewer) -> None:
 def test_side_by_side(first: Viewer, mode: str) -> None:
     ids = "".join(f"&run={run_id(first, name)}" for name in ("first", "second"))
     page = first.open(f"/compare?mode={mode}&epoch=2&dp=4&metric=loss{ids}")
-    expect(page.locator(".tabs button[aria-pressed=true]")).to_have_count(1)
+    expect(page.locator("[aria-label='what to compare'] [aria-pressed=true]")).to_have_count(1)
     expect(page.locator("article.layer").first).to_be_visible()
     expect(page.locator(".sidecard")).to_have_count(3)
 

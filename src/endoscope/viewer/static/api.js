@@ -22,6 +22,18 @@ export function address(path, parameters = {}) {
   return text ? `${path}?${text}` : path;
 }
 
+// A number of JavaScript has 53 bits; a datapoint's index may have 63. Whole numbers beyond stay the text they are.
+const LONG = /(?:^|[^\d.])\d{16,}(?![\d.e])/;
+
+function parsed(text) {
+  if (!LONG.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value, context) => {
+    if (typeof value !== "number" || !Number.isInteger(value) || Number.isSafeInteger(value)) return value;
+    if (!context) throw new Trouble("This browser cannot read an index this large.", "Take a newer one, or number the datapoints below 2^53.", 200);
+    return /^-?\d+$/.test(context.source) ? context.source : value;
+  });
+}
+
 async function ask(url) {
   let answer;
   try {
@@ -31,8 +43,9 @@ async function ask(url) {
   }
   let body = null;
   try {
-    body = await answer.json();
+    body = parsed(await answer.text());
   } catch (error) {
+    if (error instanceof Trouble) throw error;
     body = null;
   }
   if (!answer.ok) {
@@ -53,7 +66,7 @@ export function get(path, parameters) {
   }
   const answer = ask(url);
   kept.set(url, answer);
-  answer.catch(() => kept.delete(url));
+  answer.catch(() => kept.get(url) === answer && kept.delete(url)); // not a newer one that was asked for since
   if (kept.size > KEPT) kept.delete(kept.keys().next().value);
   return answer;
 }

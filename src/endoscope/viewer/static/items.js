@@ -32,13 +32,36 @@ function ofText(body, one) {
   return `${count(body.shown)} of ${count(body.of)} ${one}`;
 }
 
-// The scale of a picture: its range, its colours, and those of NaN and infinities where it has some.
-export function scale(body) {
+const gradient = (colours) => ({ background: `linear-gradient(90deg, ${colours.join(", ")})` });
+const bar = (colours, name = "span.bar") => h(name, { "aria-hidden": "true", style: gradient(colours) });
+
+function oddColours(body, stats) {
+  const one = (colour, name, n) => (colour && n !== 0 ? h("span", {}, h("i.swatch", { style: { background: colour } }), name) : null);
+  return [one(body.nan_colour, "NaN", stats ? stats.nan : null), one(body.inf_colour, "Inf", stats ? stats.inf : null)];
+}
+
+// The scale of a picture: its range, its colours, those of NaN and infinities where it has some, and who else has it.
+export function scale(body, stats = null, shared = "") {
   if (!body.range) return null;
-  const bar = h("span.bar", { "aria-hidden": "true" });
-  if (Array.isArray(body.legend)) bar.style.background = `linear-gradient(90deg, ${body.legend.join(", ")})`;
-  const odd = (colour, name) => (colour ? h("span", {}, h("i.swatch", { style: { background: colour } }), name) : null);
-  return h("span.scale", {}, h("span.ramp", {}, show(body.range[0]), body.legend ? bar : "to", show(body.range[1])), odd(body.nan_colour, "NaN"), odd(body.inf_colour, "Inf"));
+  const nothing = stats && stats.count > 0 && number(stats.min) === null;
+  const ramp = nothing ? h("span.faint", {}, "no finite value")
+    : h("span.ramp", {}, show(body.range[0]), Array.isArray(body.legend) ? bar(body.legend) : "to", show(body.range[1]));
+  return h("span.scale", {}, ramp, oddColours(body, stats), body.shared && shared && !nothing ? h("span.faint", {}, shared) : null);
+}
+
+// The scale of a difference: zero in the middle, the largest difference at both ends.
+function differenceScale(found) {
+  const bound = found.range ? number(found.range[1]) : null;
+  const middle = Math.floor(found.legend.length / 2);
+  const ramp = bound === null ? h("span.faint", {}, "no finite difference") : bound === 0 ? h("span.faint", {}, "no difference: 0 everywhere")
+    : h("span.ramp", {}, show(-bound), bar(found.legend.slice(0, middle + 1), "span.bar.half"), "0", bar(found.legend.slice(middle), "span.bar.half"), `+${show(bound)}`);
+  return h("span.scale.difference", {}, ramp, oddColours(found, null));
+}
+
+// The picture of a difference of two items that look like `like`, with its scale. `found` has src and scale.
+export function drawDifference(like, found, { side }) {
+  const { width, height } = sheetSize(like.body);
+  return [img(found.src, width, height, `difference of ${like.name}`, side), found.scale ? differenceScale(found.scale) : null];
 }
 
 // What is not shown, or shown otherwise: said by the server, never left out.
@@ -67,7 +90,7 @@ function zoom(item, index, total) {
   image.width = size.width;
   image.height = size.height;
   replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))), image,
-    h("p.sub", { style: { "margin-top": "8px" } }, scale(body)));
+    h("p.sub", { style: { "margin-top": "8px" } }, scale(body, item.stats)));
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(at - 1);
     else if (event.key === "ArrowRight") turn(at + 1);
@@ -118,7 +141,7 @@ function channels(item, { small, alt, side }) {
     if (index < body.of) zoom(item, index, body.of);
   };
   const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a channel of ${item.name}`, onclick: pick }));
-  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, scale(body))];
+  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, scale(body, item.stats))];
 }
 
 function attention(item, { small, alt, side }) {
@@ -127,7 +150,7 @@ function attention(item, { small, alt, side }) {
   if (small) return img(body.src, width, height, alt, side || 240);
   return [
     h("img", { src: picture(body.src), width, height, alt }),
-    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), scale(body)),
+    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), scale(body, item.stats)),
     body.tokens ? h("div.tokens", { role: "list", "aria-label": "tokens" }, body.tokens.map((t) => h("span", { role: "listitem" }, t))) : null,
   ];
 }
@@ -148,7 +171,7 @@ function heatmap(item, { small, alt, side }) {
   const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, 144), h("figcaption", {}, "over the input")) : null;
   return [
     h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
-    h("div.under", {}, scale(body)),
+    h("div.under", {}, scale(body, item.stats)),
   ];
 }
 

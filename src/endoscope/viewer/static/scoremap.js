@@ -1,5 +1,6 @@
 // The score map: one cell per datapoint on a canvas, written pixel by pixel, so that 100,000 cells take milliseconds.
-// NaN is hatched, missing is hollow, a failure has a dark corner; the selected cell is an element laid over it.
+// NaN is hatched, infinite has a colour and a dot, missing is hollow, a failure has a corner in the colour of the text
+// (the smallest cell is all corner); the selected cell is an element laid over it.
 
 import { h } from "./dom.js";
 import { number } from "./format.js";
@@ -25,7 +26,7 @@ export function palette() {
     ramp[i] = pixel(stops[left].map((c, k) => Math.round(c + (stops[left + 1][k] - c) * (at - left))));
   }
   const one = (name) => pixel(rgb(style.getPropertyValue(name)));
-  return { ramp, nan: one("--map-nan"), missing: one("--map-missing"), ground: one("--panel"), ink: one("--ink") };
+  return { ramp, nan: one("--map-nan"), inf: one("--map-inf"), missing: one("--map-missing"), ground: one("--panel"), ink: one("--ink") };
 }
 
 // Columns and cell size that fill a width and come near a height.
@@ -36,7 +37,10 @@ export function layout(n, width, height) {
   return { size, columns, rows: Math.ceil(n / columns), gap: size >= 8 ? 2 : size >= 4 ? 1 : 0 };
 }
 
-function paint(canvas, plan, data, colours, scale) {
+// Pixels of the corner that marks a failure in a cell: a third of a large one, half of a small one, never none.
+const cornerOf = (inner) => (inner >= 7 ? Math.max(3, Math.floor(inner / 3)) : Math.ceil(inner / 2));
+
+export function paint(canvas, plan, data, colours, scale) {
   const size = Math.round(plan.size * scale);
   const gap = plan.gap ? Math.max(1, Math.round(plan.gap * scale)) : 0;
   const width = plan.columns * size;
@@ -52,7 +56,13 @@ function paint(canvas, plan, data, colours, scale) {
   const inner = size - gap;
   const [low, high] = data.range ? data.range.map(number) : [0, 0];
   const spread = high - low || 1;
-  const corner = inner >= 7 ? Math.max(3, Math.floor(inner / 3)) : 0;
+  const corner = cornerOf(inner);
+  const mark = (left, top) => {
+    for (let y = 0; y < corner; y += 1) {
+      const end = (top + y) * width + left + inner;
+      pixels.fill(colours.ink, end - corner + y, end);
+    }
+  };
   const worstLow = data.direction === "higher";
   for (let i = 0; i < data.values.length; i += 1) {
     const raw = data.values[i];
@@ -70,21 +80,21 @@ function paint(canvas, plan, data, colours, scale) {
       for (let y = 0; y < inner; y += 1)
         for (let x = 0; x < inner; x += 1)
           if ((x + y) % 4 < 2 || inner < 4) pixels[(top + y) * width + left + x] = colours.nan;
+      if (data.fails[i]) mark(left, top);
       continue;
     }
     let t = Math.min(1, Math.max(0, (value - low) / spread));
     if (worstLow) t = 1 - t;
-    const colour = colours.ramp[Math.round(t * (STEPS - 1))];
+    const colour = Number.isFinite(value) ? colours.ramp[Math.round(t * (STEPS - 1))] : colours.inf;
     for (let y = 0; y < inner; y += 1) {
       const from = (top + y) * width + left;
       pixels.fill(colour, from, from + inner);
     }
-    if (corner && data.fails[i]) {
-      for (let y = 0; y < corner; y += 1) {
-        const end = (top + y) * width + left + inner;
-        pixels.fill(colours.ink, end - corner + y, end);
-      }
+    if (colour === colours.inf && inner >= 5) {
+      const from = Math.floor((inner - 2) / 2);
+      for (let y = from; y < from + 2; y += 1) pixels.fill(colours.ground, (top + y) * width + left + from, (top + y) * width + left + from + 2);
     }
+    if (data.fails[i]) mark(left, top);
   }
   context.putImageData(image, 0, 0);
 }

@@ -3,7 +3,9 @@
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { number, show } from "../format.js";
-import { drawBody, statsLine } from "../items.js";
+import { drawBody, drawDifference, scale, statsLine } from "../items.js";
+import { runTabs } from "../runtabs.js";
+import { turns } from "../turns.js";
 
 const MODES = { success: "Failure and success", epochs: "Two epochs", runs: "Two runs" };
 
@@ -14,7 +16,7 @@ function sideCard(app, side, mode) {
   const score = (side.scores || []).find((s) => s.name === app.current.metric);
   const scored = score && score.value !== null && score.value !== undefined;
   const fails = scored && score.fails;
-  return h("div.sidecard", {},
+  return h("div.sidecard", { data: { run: side.run, epoch: String(side.epoch), dp: String(side.dp) } },
     h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : `epoch ${side.epoch}`].filter(Boolean).join(" · ")),
@@ -25,58 +27,90 @@ function layer(one, largest) {
   const distance = one.distance;
   const relative = distance ? number(distance.relative_l2) : null;
   const share = relative === null || !Number.isFinite(relative) || !largest ? 0 : relative / largest;
-  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side: 224 }), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
+  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side: 224 }), scale(item.body, item.stats, "same range on both sides"), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
   const like = one.left || one.right;
   return h("article.layer", { data: { layer: one.id } },
     h("div.label", {}, one.debugger ? h("p.mono.faint", {}, one.debugger) : null, h("h3", {}, one.name),
       distance ? [h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })),
-        h("div.stats", {}, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))), h("span", {}, "cosine ", h("b", {}, show(distance.cosine))))] : h("p.faint", {}, "not comparable")),
+        h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))), h("span", {}, "cosine ", h("b", {}, show(distance.cosine))))] : h("p.faint", {}, "not comparable")),
     cell(one.left, "on the left"), cell(one.right, "on the right"),
-    h("div.item", {}, one.src && like ? drawBody({ ...like, name: `difference of ${one.name}`, renderer: "image", body: { ...like.body, src: one.src, width: one.width || like.body.width || 160, height: one.height || like.body.height || 160 } }, { small: true, side: 224 }) : h("span.faint", {}, "–")));
+    h("div.item", {}, one.src && like ? drawDifference(like, one, { side: 224 }) : h("span.faint", {}, "–")));
+}
+
+// In how many of the chosen runs the datapoint fails, as the map counts it.
+async function common(app, dp) {
+  const { data } = await app.shown();
+  const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
+  return at < 0 ? null : `Datapoint ${dp} fails in ${data.common[at]} of ${data.runs.length} runs.`;
 }
 
 export function mount(root, app) {
   const buttons = Object.fromEntries(Object.entries(MODES).map(([mode, text]) => [mode, h("button", { onclick: () => app.go({ mode, other: null }) }, text)]));
   const other = h("input", { type: "search", inputmode: "numeric", "aria-label": "the other one", style: { width: "96px" }, onchange: (event) => app.go({ other: event.target.value.trim() || null }) });
-  const otherEpoch = h("select", { "aria-label": "the other epoch", onchange: (event) => app.go({ other: event.target.value }) });
+  const otherOne = h("select", { "aria-label": "the other epoch", onchange: (event) => app.go({ other: event.target.value }) });
   const otherControl = h("label.control", {});
+  const tabs = runTabs(app);
+  const notice = h("p.notice.inplace", { role: "status", hidden: true });
   const body = h("div", {}, skeleton(64, 200, 200));
-  root.append(h("section.panel", {}, h("div.head", {}, h("h1", {}, "Side by side"), h("div.tabs", { role: "group", "aria-label": "what to compare" }, Object.values(buttons)), h("div.push", {}, otherControl)), body));
+  root.append(h("section.panel", {}, h("div.head", {}, h("h1", {}, "Side by side"), h("div.tabs", { role: "group", "aria-label": "what to compare" }, Object.values(buttons)), tabs.element, h("div.push", {}, otherControl)), notice, body));
+  const turn = turns();
+
+  // A control with the others there are, and the one that is compared with: as asked for, if it is there.
+  function choose(label, others, fallback) {
+    const asked = app.selection.other;
+    const chosen = others.find((one) => one.id === asked) || fallback || others[0] || null;
+    otherOne.setAttribute("aria-label", label);
+    replace(otherOne, others.map((one) => h("option", { value: one.id }, one.name)));
+    otherOne.value = chosen ? chosen.id : "";
+    replace(otherControl, "with ", otherOne);
+    notice.hidden = asked === null || !chosen || chosen.id === asked;
+    notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${asked} is not there to compare with; ${chosen.name} is shown.`;
+    return chosen ? chosen.id : null;
+  }
+
   return {
     async update() {
-      const asked = app.href();
-      const late = () => asked !== app.href();
-      const { ids, epoch, epochs, run } = app.current;
+      const late = turn();
+      const { ids, epoch, runs } = app.current;
       const mode = app.selection.mode in MODES ? app.selection.mode : ids.length > 1 ? "runs" : "success";
       for (const [name, button] of Object.entries(buttons)) button.setAttribute("aria-pressed", String(name === mode));
-      let wanted = app.selection.other;
-      const captured = run ? run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch)) : [];
-      if (mode === "epochs") {
-        const others = captured.filter((e) => e !== epoch);
-        wanted = others.includes(wanted) ? wanted : others.filter((e) => Number(e) < Number(epoch)).at(-1) || others[0] || null;
-        replace(otherEpoch, others.map((e) => h("option", { value: e }, `epoch ${e}`)));
-        otherEpoch.value = wanted || "";
-        replace(otherControl, "with ", otherEpoch);
-      } else if (mode === "success") {
-        other.placeholder = "nearest";
-        other.value = wanted || "";
-        replace(otherControl, "with datapoint ", other);
-      } else replace(otherControl);
       try {
         const dp = await app.dp();
+        const run = await app.runOf(dp);
         if (late()) return;
+        tabs.show(run);
+        let wanted = app.selection.other;
+        let asked = run ? [run.id] : [];
+        const captured = run ? run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch)) : [];
+        notice.hidden = true;
+        if (mode === "epochs") {
+          const others = captured.filter((e) => e !== epoch).map((e) => ({ id: e, name: `epoch ${e}` }));
+          wanted = choose("the other epoch", others, others.filter((e) => Number(e.id) < Number(epoch)).at(-1));
+        } else if (mode === "success") {
+          other.placeholder = "nearest";
+          if (document.activeElement !== other) other.value = wanted || "";
+          replace(otherControl, "with datapoint ", other);
+        } else if (runs.length > 1) {
+          wanted = choose("the other run", runs.filter((one) => one !== run), null);
+          asked = [run.id, wanted];
+          wanted = null;
+        } else replace(otherControl);
         if (dp === null) return void replace(body, kind("Nothing to compare yet", "No datapoint of this run has a score yet."));
         if (mode === "runs" && ids.length < 2) return void replace(body, kind("One run is picked", h("p", {}, "Tick a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
         if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no second one to compare with yet."));
-        const answer = await get("/api/compare", { mode, run: ids, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
+        const answer = await get("/api/compare", { mode, run: asked, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
+        const often = ids.length > 1 ? await common(app, dp) : null;
         if (late()) return;
         const distances = answer.layers.map((l) => (l.distance ? number(l.distance.relative_l2) : 0)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);
+        const about = h("div.sidecard", {}, h("h2", {}, "Difference"), h("p.sub", {}, "Left less right. Layers that differ most come first."),
+          answer.note ? h("p.note", {}, answer.note) : null, often ? h("p.note", {}, often) : null);
         replace(body,
-          answer.left && answer.right ? h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode), sideCard(app, answer.right, mode), h("div.sidecard", {}, h("h2", {}, "Difference"), h("p.sub", {}, "Layers that differ most come first."), answer.note ? h("p.note", {}, answer.note) : null)) : null,
-          answer.problem ? h("p.soft", {}, answer.problem) : null,
+          h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
+            answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("h2", {}, "Nothing beside it"), h("p.soft", {}, answer.problem))),
+          answer.problem && answer.right ? h("p.soft", {}, answer.problem) : null,
           answer.problem && captured.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", captured.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
-          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
+          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
       } catch (error) {
         if (!late()) replace(body, failure(error));
       }

@@ -5,6 +5,7 @@ import { lineChart, runColour, runDash } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, number, show } from "../format.js";
 import { keys } from "../items.js";
+import { turns } from "../turns.js";
 
 function grouped(runs) {
   const groups = new Map();
@@ -48,18 +49,20 @@ export function mount(root, app) {
   const legend = h("div.legend", { style: { margin: "0" } });
   const body = h("div", {}, skeleton(280, 280));
   root.append(h("div.head", { style: { "margin-bottom": "12px" } }, title, h("span.sub", {}, "A click sets the epoch on all screens."), h("div.push", {}, legend, log)), body);
+  const turn = turns();
   return {
     async update() {
+      const late = turn();
       const ids = app.current.ids;
       log.setAttribute("aria-pressed", String(app.selection.scale === "log"));
       let answer;
       try {
         answer = await get("/api/curves", { run: ids });
       } catch (error) {
-        replace(body, failure(error));
+        if (!late()) replace(body, failure(error));
         return;
       }
-      if (ids !== app.current.ids && String(ids) !== String(app.current.ids)) return;
+      if (late()) return;
       replace(legend, keys(answer.runs.map((run, i) => ({ name: run.name, colour: runColour(i), dash: runDash(i) }))));
       const groups = grouped(answer.runs);
       const order = (group) => (group.kind === "loss" ? 1 : 0);

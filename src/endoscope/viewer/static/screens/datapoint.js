@@ -4,6 +4,8 @@ import { get } from "../api.js";
 import { announce, failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, show } from "../format.js";
 import { drawItem } from "../items.js";
+import { runTabs } from "../runtabs.js";
+import { turns } from "../turns.js";
 
 const FLAGS = { outputs: "outputs", debugger: "debugger" };
 
@@ -64,25 +66,22 @@ export function datapointPanel(app, { alone = false } = {}) {
   const title = h(alone ? "h1" : "h2", { style: { "font-size": "16px", "line-height": "24px" } }, "Datapoint");
   const pill = h("span", {});
   const links = h("div.push.links", {});
-  const tabs = h("div.tabs", { role: "group", "aria-label": "run of the datapoint", hidden: true });
+  const tabs = runTabs(app);
   const sub = h("p.sub", {});
   const numbers = h("div", { style: { "min-height": "48px" } });
   const body = h("div.sections", {}, skeleton(180, 220, 220));
-  const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, tabs, links), sub, numbers, body);
-  let last = "";
+  const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, tabs.element, links), sub, numbers, body);
+  const turn = turns();
 
   async function update() {
-    const { epoch, ids, metric } = app.current;
-    const asked = JSON.stringify([ids, epoch, app.selection.dp, metric, app.selection.order, app.selection.only, app.selection.on, app.selection.percentile]);
-    last = asked;
-    const late = () => last !== asked;
+    const { epoch, metric } = app.current;
+    const late = turn();
     const wait = setTimeout(() => (body.dataset.waiting = "true"), 150);
     try {
       const dp = await app.dp();
       const run = await app.runOf(dp);
       if (late()) return;
-      tabs.hidden = ids.length < 2;
-      replace(tabs, app.current.runs.map((one) => h("button", { "aria-pressed": String(one === run), onclick: () => app.go({ on: one.id }, { replace: true }) }, one.name)));
+      tabs.show(run);
       if (dp === null) {
         title.textContent = "Datapoint";
         replace(pill);
@@ -120,6 +119,8 @@ export function datapointPanel(app, { alone = false } = {}) {
         replace(numbers);
         sub.textContent = "";
         replace(body, failure(error));
+        delete element.dataset.dp;
+        delete element.dataset.epoch;
       }
     } finally {
       clearTimeout(wait);

@@ -4,6 +4,8 @@ import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, count, number, plural, show, signed } from "../format.js";
 import { ScoreMap } from "../scoremap.js";
+import { turns } from "../turns.js";
+import { commonFailures, worstOf, worstTable } from "./failures.js";
 import { datapointPanel } from "./datapoint.js";
 
 const ORDERS = { failures: "worst first", index: "by index", change: "by change", disagreement: "by disagreement" };
@@ -21,11 +23,12 @@ export function mount(root, app) {
   const legend = h("div.legend", {});
   const problems = h("ul.problems", {});
   const worst = h("div", { style: { "min-height": "320px" } });
+  const common = h("div", {});
   const tip = h("div.tip", { hidden: true, id: "map-tip" });
   const left = h("section.panel", { "aria-label": "Score map" },
     h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
     h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
-    problems, maps, legend, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
+    problems, maps, legend, common, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
 
@@ -82,7 +85,7 @@ export function mount(root, app) {
   function mark(dp) {
     const at = shown ? shown.indices.findIndex((i) => String(i) === String(dp)) : -1;
     for (const map of drawn) map.select(at);
-    for (const tr of worst.querySelectorAll("tbody tr")) tr.classList.toggle("on", tr.dataset.key === String(dp));
+    for (const tr of left.querySelectorAll("tbody tr")) tr.classList.toggle("on", tr.dataset.key === String(dp));
   }
 
   function describe() {
@@ -92,37 +95,22 @@ export function mount(root, app) {
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
     replace(problems, data.problems.map((text) => h("li", {}, text)));
+    replace(common, commonFailures(app, data));
+    const infinite = data.values.reduce((sum, values) => sum + values.reduce((n, v) => n + (v === "Infinity" || v === "-Infinity"), 0), 0);
     replace(legend,
       data.range ? h("span.ramp", {}, show(data.range[0]), h(`span.bar.map${data.direction === "higher" ? ".flip" : ""}`, { "aria-hidden": "true" }), show(data.range[1])) : null,
       h("span", {}, `${data.metric}: ${better(data.direction)}`),
       h("span", {}, h("i.swatch.fail", {}), "fails"),
       h("span", {}, h("i.swatch.nan", {}), `NaN${data.nan ? ` (${count(data.nan)})` : ""}`),
+      infinite ? h("span", {}, h("i.swatch.inf", {}), `infinite (${count(infinite)})`) : null,
       h("span", {}, h("i.swatch.missing", {}), `no score${data.missing ? ` (${count(data.missing)})` : ""}`));
   }
 
-  async function worstTable() {
-    const asked = key();
-    const { run, epoch, metric } = app.mapParameters();
-    const several = app.current.runs.length > 1;
-    const answer = await get("/api/worst", { run, epoch, metric, n: 20 });
-    if (asked !== key()) return;
-    const previous = shown && shown.data.previous_epoch;
-    const lowerBetter = app.current.direction !== "higher";
-    const change = (value) => {
-      const x = number(value);
-      const worse = x !== null && x !== 0 && !Number.isNaN(x) ? (lowerBetter ? x > 0 : x < 0) : null;
-      return h("span", { class: worse === null ? "soft" : worse ? "bad" : "good" }, signed(value));
-    };
-    const heads = [["index", 1], ["label", 0], ["predicted", 0], [app.current.metric, 1], [previous === null || previous === undefined ? "change" : `since epoch ${previous}`, 1]];
-    replace(worst, several ? h("p.sub", {}, `Of ${app.current.run.name}.`) : null,
-      h("table", { "aria-label": "Worst datapoints" },
-        h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),
-        h("tbody", {}, answer.rows.map((row) => h("tr.pick", { data: { key: String(row.dp) }, onclick: (event) => { if (!event.target.closest("a")) app.go({ dp: String(row.dp) }); } },
-          h("td.num", {}, app.link({ dp: String(row.dp) }, row.dp)),
-          h("td", {}, row.label ?? "–"),
-          h("td", {}, row.prediction === null || row.prediction === undefined ? "–" : typeof row.prediction === "object" ? row.prediction.name ?? row.prediction.class : row.prediction),
-          h("td.num", {}, show(row.value, 4)),
-          h("td.num", {}, change(row.change)))))));
+  async function showWorst(late) {
+    const data = shown.data;
+    const rows = await worstOf(app, data);
+    if (late()) return;
+    replace(worst, worstTable(app, data, rows));
     mark(app.selection.dp ?? shown?.indices[0]);
   }
 
@@ -138,7 +126,7 @@ export function mount(root, app) {
     }, 250);
   }
 
-  const key = () => JSON.stringify(app.mapParameters());
+  const turn = turns();
 
   const resized = new ResizeObserver(() => {
     if (shown) {
@@ -155,13 +143,14 @@ export function mount(root, app) {
       order.value = app.selection.order || "failures";
       only.setAttribute("aria-pressed", String(app.selection.only === "failures"));
       if (document.activeElement !== percentile) percentile.value = app.selection.percentile || "5";
-      const asked = key();
+      const late = turn();
       const detail = panel.update();
       if (!app.current.metric) {
         shown = null;
         drawn = [];
         replace(maps, kind("No scores yet", app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has."));
         replace(legend);
+        replace(common);
         replace(worst);
         sub.textContent = "";
         await detail;
@@ -169,20 +158,22 @@ export function mount(root, app) {
       }
       try {
         const answer = await app.shown();
-        if (asked !== key()) return;
+        if (late()) return;
         shown = answer;
         draw();
         describe();
         mark(app.selection.dp ?? shown.indices[0]);
         prepare();
-        worstTable().catch((error) => replace(worst, failure(error)));
+        showWorst(late).catch((error) => late() || replace(worst, failure(error)));
       } catch (error) {
-        if (asked !== key()) return;
+        if (late()) return;
         shown = null;
         drawn = [];
         delete maps.dataset.runs;
         replace(maps, failure(error));
         replace(legend);
+        replace(common);
+        replace(worst);
       }
       await detail;
     },

@@ -3,6 +3,7 @@
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton, table } from "../dom.js";
 import { bytes, count, plural } from "../format.js";
+import { turns } from "../turns.js";
 
 function folder(one, largest) {
   const pages = one.pages;
@@ -43,10 +44,11 @@ function runPanel(run, answer) {
 export function mount(root, app) {
   const body = h("div.stack", {}, skeleton(120, 240));
   root.append(h("h1", { style: { "margin-bottom": "12px" } }, "Storage"), body);
+  const turn = turns();
   return {
     async update() {
+      const late = turn();
       const runs = app.current.runs;
-      const ids = String(app.current.ids);
       const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.closest("section").getAttribute("aria-label") + one.dataset.folder));
       const panels = await Promise.all(runs.map(async (run) => {
         try {
@@ -55,7 +57,7 @@ export function mount(root, app) {
           return h("section.panel", {}, h("h2", {}, run.name), failure(error));
         }
       }));
-      if (ids !== String(app.current.ids)) return;
+      if (late()) return;
       replace(body, panels);
       for (const one of body.querySelectorAll("details")) if (open.has(one.closest("section").getAttribute("aria-label") + one.dataset.folder)) one.open = true;
     },

@@ -4,11 +4,13 @@ import { get } from "../api.js";
 import { lineChart } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { number, show } from "../format.js";
-import { drawBody, isPicture, keys, statsLine } from "../items.js";
+import { drawBody, drawDifference, isPicture, keys, scale, statsLine } from "../items.js";
+import { runTabs } from "../runtabs.js";
+import { turns } from "../turns.js";
 
 // The values that can be followed: outputs and debug outputs, from the nearest epoch that has them.
-async function choices(app, dp) {
-  const { run, epoch } = app.current;
+async function choices(app, run, dp) {
+  const { epoch } = app.current;
   const captured = run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch));
   if (!captured.length) return [];
   const at = captured.includes(epoch) ? epoch : captured.filter((e) => Number(e) <= Number(epoch)).at(-1) || captured[0];
@@ -40,7 +42,10 @@ export function mount(root, app) {
   const sub = h("p.sub", {});
   const item = h("select", { "aria-label": "value to follow", style: { "max-width": "360px" }, onchange: (event) => app.go({ item: event.target.value }) });
   const body = h("div", {}, skeleton(180, 320));
-  root.append(h("section.panel", {}, h("div.head", {}, title, h("label.control", {}, "value ", item)), sub, body));
+  const tabs = runTabs(app);
+  const notice = h("p.notice.inplace", { role: "status", hidden: true });
+  const turn = turns();
+  root.append(h("section.panel", {}, h("div.head", {}, title, h("label.control", {}, "value ", item), tabs.element), sub, notice, body));
 
   function draw(answer) {
     const found = answer.epochs;
@@ -56,7 +61,7 @@ export function mount(root, app) {
     const side = window.innerWidth > 1900 ? 528 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
-    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), statsLine(one));
+    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
     const lines = series(answer);
     replace(body,
       h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0))),
@@ -65,31 +70,28 @@ export function mount(root, app) {
         now.item ? large(now.item, `epoch ${now.epoch}`) : kind("Not captured", "This epoch has no such value."),
         before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, "The first captured epoch: nothing to compare with."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
-          now.difference.src ? drawBody({ ...now.item, name: "difference", renderer: "image", body: { src: now.difference.src, width: now.difference.width || now.item.body.width || sized(now.item, 0), height: now.difference.height || now.item.body.height || sized(now.item, 1) } }, { side, small: true }) : null,
+          now.difference.src ? drawDifference(now.item, now.difference, { side }) : null,
           h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
       lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
     if (held) body.querySelector('[aria-label="captured epoch"]').focus();
   }
 
-  function sized(one, axis) {
-    const tile = one.body.tile || [32, 32];
-    return axis === 0 ? (one.body.columns || 1) * tile[0] : (one.body.rows || 1) * tile[1];
-  }
-
   return {
     async update() {
-      const asked = app.href();
-      const late = () => asked !== app.href();
+      const late = turn();
       try {
         const dp = await app.dp();
+        const run = await app.runOf(dp);
         if (late()) return;
+        notice.hidden = true;
+        tabs.show(run);
         if (dp === null) {
           replace(body, kind("Nothing to follow yet", "No datapoint of this run has a score yet."));
           return;
         }
-        sub.textContent = `Datapoint ${dp} of ${app.current.run.name}; differences are to the captured epoch before.`;
-        const items = await choices(app, dp);
+        sub.textContent = `Datapoint ${dp} of ${run.name}; differences are to the captured epoch before.`;
+        const items = await choices(app, run, dp);
         if (late()) return;
         if (!items.length) {
           replace(item);
@@ -99,7 +101,9 @@ export function mount(root, app) {
         replace(item, items.map((one) => h("option", { value: one.id }, one.debugger ? `${one.debugger} · ${one.name}` : `${one.section.name} · ${one.name}`)));
         const chosen = items.find((one) => one.id === app.selection.item) || items.find((one) => isPicture(one)) || items[0];
         item.value = chosen.id;
-        const answer = await get("/api/time", { run: app.current.run.id, dp, item: chosen.id });
+        notice.hidden = app.selection.item === null || chosen.id === app.selection.item;
+        notice.textContent = notice.hidden ? "" : `The value asked for was not captured of this datapoint; ${chosen.debugger ? `${chosen.debugger} · ` : ""}${chosen.name} is shown.`;
+        const answer = await get("/api/time", { run: run.id, dp, item: chosen.id });
         if (late()) return;
         if (!answer.epochs.length) replace(body, kind("Nothing was captured", "No epoch has this value of this datapoint."));
         else draw(answer);
