@@ -176,3 +176,11 @@ def test_many_runs_do_not_stay_open(tmp_path: Path) -> None:
     assert not any(a is b for a, b in zip(opened, again, strict=True))  # forty do not fit
     last = library.entries()[-1].id
     assert library.run(last) is again[-1]
+
+
+@pytest.mark.parametrize("inside", ["", "debugger"])
+def test_pages_that_are_in_no_run_are_told(tmp_path: Path, inside: str) -> None:
+    runs.write_pages(tmp_path / "mine" / inside, {(0, 1): runs.seen_of([0, 1])})
+    assert Library([tmp_path / "mine"]).problems == [
+        "'mine' holds 1 pages, but is no run: move them into 'epoch_0/debugger' inside of it"
+    ]

@@ -567,3 +567,34 @@ def test_labels_may_be_text(tmp_path: Path) -> None:
     viewer = Viewer(tmp_path)
     assert viewer.get("datapoint", epoch=1, dp=0)["label"] == "a cat"
     assert viewer.get("datapoint", epoch=1, dp=1)["label"] is None
+
+
+# ---------------------------------------------------------------- a debugger without a trainer
+def test_the_datapoints_of_a_debugger_alone_are_listed_and_shown(tmp_path: Path) -> None:
+    indices = [*range(5, 60, 2)]
+    batches = {tuple(indices[k : k + 4]): runs.seen_of(indices[k : k + 4]) for k in range(0, len(indices), 4)}
+    runs.write_pages(tmp_path / "mine" / "epoch_4" / "debugger", batches)
+    viewer = Viewer(tmp_path)
+    assert viewer.client.get("/").header("location") == f"/map?run={viewer.ids[0]}"
+    told = viewer.get("captured")
+    assert told == {
+        "epoch": 4,
+        "first": 0,
+        "of": 28,
+        "indices": indices,
+        "kept": {"inputs": 0, "outputs": 0, "debugger": 28},
+    }
+    assert viewer.get("captured", first=26, n=5)["indices"] == indices[26:]
+    assert viewer.get("captured", first=100)["indices"] == []
+    sections = {one["name"]: one for one in viewer.get("datapoint", dp=told["indices"][3])["sections"]}
+    assert sections["debugger"]["items"]
+    assert sections["inputs"]["problem"] == "This run kept no inputs."
+    for wrong in ({"n": 0}, {"n": 10_001}, {"first": -1}):
+        assert viewer.ask("captured", **wrong).status == 400
+
+
+def test_captured_are_those_of_which_anything_was_kept(viewer: Viewer) -> None:
+    told = viewer.get("captured", epoch=1)
+    assert (told["of"], told["indices"]) == (12, runs.INDICES)
+    assert told["kept"] == {"inputs": 12, "outputs": 12, "debugger": 12}
+    assert viewer.get("captured", epoch=0)["kept"] == {"inputs": 12, "outputs": 0, "debugger": 0}

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from endoscope import __version__
 from endoscope.errors import DatapointNotFoundError, EndoscopeError
-from endoscope.runs import RunNotFoundError
+from endoscope.runs import RunNotFoundError, layout
 from endoscope.runs.scores import ScoreNotFoundError
 from endoscope.viewer import runs_api, scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
@@ -71,11 +71,11 @@ Endpoint = Callable[[Request], Response]
 
 def _landing(library: Library) -> Endpoint:
     def landing(request: Request) -> Response:
-        """One run with scores is shown at once; otherwise there is something to choose."""
+        """One run with datapoints to show is shown at once; otherwise there is something to choose."""
         entries = library.entries()
         epoch = epoch_of(library.run(entries[0].id)) if len(entries) == 1 else None
-        scored = epoch is not None and epoch.holds(scores_name(epoch))
-        return RedirectResponse(f"/map?run={entries[0].id}" if scored else "/runs", 303)
+        shown = epoch is not None and any(map(epoch.holds, (scores_name(epoch), layout.OUTPUTS, layout.DEBUGGER)))
+        return RedirectResponse(f"/map?run={entries[0].id}" if shown else "/runs", 303)
 
     return landing
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.pages.reader import DebugOutputs
 from endoscope.runs import Epoch, Run
@@ -85,6 +88,12 @@ class Datapoint:
     def beside(self, idx: int) -> Datapoint:
         """Another datapoint of the same epoch."""
         return Datapoint(self.run, self.epoch, idx, self._kept)
+
+    def kept(self) -> dict[str, NDArray[np.int64]]:
+        """The datapoints of this epoch whose inputs, outputs and debug outputs were kept, in ascending order."""
+        kept = self._kept
+        pages = {"inputs": kept.datapoints, "outputs": kept.outputs, "debugger": kept.debugger}
+        return {name: np.fromiter(each or (), np.int64) for name, each in pages.items()}
 
     @property
     def is_kept(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Literal
 from starlette.datastructures import QueryParams
 
 from endoscope.errors import EndoscopeError
+from endoscope.pages.files import list_folder
 from endoscope.runs import Epoch, Run, RunNotFoundError, find_runs, layout
 from endoscope.runs.files import clean
 from endoscope.viewer.ranking import PERCENTILE
@@ -106,7 +107,7 @@ class Library:
                 continue
             problems += [f"{_name(root)}: {problem}" for problem in there.problems]
             if not there.runs:
-                problems.append(f"there is no run in {_name(root)!r} yet")
+                problems.append(_nothing(root))
             for run in there.runs:
                 inside = "" if run.path == root else run.path.relative_to(root).as_posix()
                 found.setdefault(run.path, clean(inside) or _name(root))
@@ -156,6 +157,19 @@ class Library:
 
 def _name(root: Path) -> str:
     return clean(root.name or "/")
+
+
+def _nothing(root: Path) -> str:
+    """Why there is no run in a folder: it may hold pages of a debugger that was told to write there."""
+    for folder in (root, root / layout.DEBUGGER):
+        try:
+            count = len(list_folder(str(folder)).pages)
+        except OSError:
+            continue
+        if count:
+            wanted = f"{layout.epoch_folder(0)}/{layout.DEBUGGER}"
+            return f"{_name(root)!r} holds {count} pages, but is no run: move them into {wanted!r} inside of it"
+    return f"there is no run in {_name(root)!r} yet"
 
 
 def _named(found: dict[Path, str]) -> list[Entry]:

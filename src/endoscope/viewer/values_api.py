@@ -1,10 +1,11 @@
-"""The addresses about datapoints: /api/datapoint, /api/worst, /api/image, /api/time and /api/compare."""
+"""The addresses about datapoints: /api/datapoint, /api/worst, /api/captured, /api/image, /api/time and /api/compare."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,6 +39,7 @@ from endoscope.viewer.render.registry import View, describe, picture
 from endoscope.viewer.values import Found
 
 MOST_WORST = 200
+MOST_CAPTURED = 10_000
 MOST_EPOCHS = 100
 """Epochs of one datapoint through time."""
 MODES = ("success", "runs", "epochs")
@@ -51,6 +53,7 @@ def routes(library: Library) -> list[Route]:
     return [
         Route("/api/datapoint", api.datapoint),
         Route("/api/worst", api.worst),
+        Route("/api/captured", api.captured),
         Route("/api/image", api.image),
         Route("/api/time", api.time),
         Route("/api/compare", api.compare),
@@ -144,6 +147,21 @@ class _Values:
             told = {"dp": one.idx, "value": float(column.values[at]), "change": found}
             rows.append({**told, "label": one.label_text, "prediction": _prediction(one)})
         return answer(jsonable({"metric": metric, "rows": rows}))
+
+    # ---- kept datapoints
+    def captured(self, request: Request) -> Response:
+        """The datapoints of an epoch that can be shown, whether they have scores or not."""
+        selection = Selection.of(request.query_params, self._library)
+        epoch = needed_epoch(selection.run, selection.epoch)
+        first, n = whole(request.query_params, "first") or 0, whole(request.query_params, "n")
+        n = 1000 if n is None else n
+        if not 1 <= n <= MOST_CAPTURED or first < 0:
+            raise Refusal(f"n={n} is not from 1 to {MOST_CAPTURED:,}, or first={first} is below 0")
+        kept = Datapoint(selection.run, epoch, 0).kept()
+        indices = reduce(np.union1d, kept.values())
+        counts = {name: len(each) for name, each in kept.items()}
+        page = indices[first : first + n].tolist()
+        return answer({"epoch": epoch_name(epoch), "first": first, "of": len(indices), "indices": page, "kept": counts})
 
     # ---- pictures
     def image(self, request: Request) -> Response:
