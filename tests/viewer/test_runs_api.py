@@ -48,6 +48,7 @@ def test_a_training_is_listed_with_what_it_has(tmp_path: Path) -> None:
     assert run.pop("id").startswith("a-")
     assert run.pop("last_write") == pytest.approx(last)
     assert run.pop("progress")["epochs_done"] == 3
+    assert all(epoch.pop("version") for epoch in run["epochs"])
     assert run == {
         "name": "a",
         "kind": "training",
@@ -70,7 +71,9 @@ def test_an_evaluation_has_one_epoch(tmp_path: Path) -> None:
     runs.evaluation(tmp_path / "a")
     (run,) = client_of(tmp_path).get("/api/runs").json["runs"]
     assert run["kind"] == "evaluation"
-    assert run["epochs"] == [{"epoch": "eval", "scores": True, "outputs": True, "debugger": True}]
+    (epoch,) = run["epochs"]
+    assert epoch.pop("version")
+    assert epoch == {"epoch": "eval", "scores": True, "outputs": True, "debugger": True}
     assert run["progress"] is None
 
 
@@ -87,9 +90,27 @@ def test_every_state_of_a_run_is_told(tmp_path: Path) -> None:
     }
     assert found["live"]["status_text"] == "running: epoch 2 training"
     assert found["crashed"]["status_text"] == "failed: RuntimeError: CUDA out of memory"
-    assert found["crashed"]["epochs"][1] == {"epoch": 1, "scores": False, "outputs": False, "debugger": False}
+    nothing = {"scores": False, "version": None, "outputs": False, "debugger": False}
+    assert found["crashed"]["epochs"][1] == {"epoch": 1, **nothing}
     assert (found["just_started"]["datapoints"], found["just_started"]["metrics"]) == (None, [])
     assert any("config.json: it is not JSON" in problem for problem in found["damaged"]["problems"])
+
+
+def test_the_version_of_an_epoch_is_that_of_its_scores(tmp_path: Path) -> None:
+    runs.training(tmp_path / "a")
+    client = client_of(tmp_path)
+
+    def versions() -> list[str]:
+        (run,) = client.get("/api/runs").json["runs"]
+        return [epoch["version"] for epoch in run["epochs"]]
+
+    first = versions()
+    assert len({*first}) == 3 and versions() == first
+    (tmp_path / "a" / "epoch_1" / "note.txt").write_text("no score")
+    runs.write_progress(tmp_path / "a", 3, stage="again")
+    assert versions() == first
+    runs.write_table(tmp_path / "a" / "epoch_1", runs.usual_rows(1), epoch=1)
+    assert [a == b for a, b in zip(versions(), first, strict=True)] == [True, False, True]
 
 
 def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from endoscope.runs.files import identity
 from endoscope.runs.progress import Progress
 from endoscope.runs.status import true_status
 from endoscope.viewer.answers import answer
-from endoscope.viewer.footprint import Footprint, footprint
+from endoscope.viewer.footprint import File, Footprint, footprint
 from endoscope.viewer.library import Entry, Library, epoch_name, scores_name
 
 IN_TURN = 64
@@ -186,9 +186,17 @@ def _holds(epoch: Epoch, there: Footprint) -> dict[str, Any]:
     return {
         "epoch": epoch_name(epoch),
         "scores": within + scores_name(epoch) in there.files,
+        "version": _version(there.files.get(within + scores_name(epoch))),
         "outputs": within + layout.OUTPUTS in there.folders,
         "debugger": within + layout.DEBUGGER in there.folders,
     }
+
+
+def _version(file: File | None) -> str | None:
+    """Another text when the file is another."""
+    if file is None:
+        return None
+    return hashlib.blake2b(f"{file.bytes} {file.mtime_ns} {file.inode}".encode(), digest_size=6).hexdigest()
 
 
 def _unread(entry: Entry) -> dict[str, Any]:

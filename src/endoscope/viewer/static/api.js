@@ -1,5 +1,7 @@
 // Asks the server. Answers are kept until the run changes on disk, so that going back is instant.
 
+import { scoreMap } from "./arrays.js";
+
 export class Trouble extends Error {
   constructor(message, hint, status) {
     super(message);
@@ -34,13 +36,34 @@ function parsed(text) {
   });
 }
 
+// How many questions have no answer yet, and who waits until there is none.
+let asking = 0;
+let waiting = [];
+
+// When nothing is asked for.
+export function quiet() {
+  return asking ? new Promise((done) => waiting.push(done)) : Promise.resolve();
+}
+
 async function ask(url) {
-  let answer;
+  asking += 1;
   try {
-    answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" } });
+    return await decoded(await fetched(url));
+  } finally {
+    asking -= 1;
+    if (!asking) for (const done of waiting.splice(0)) done();
+  }
+}
+
+async function fetched(url) {
+  try {
+    return await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" } });
   } catch (error) {
     throw new Trouble("The server does not answer.", "Is endoscope view still running? This page tries again by itself.", 0);
   }
+}
+
+async function decoded(answer) {
   let body = null;
   try {
     body = parsed(await answer.text());
@@ -69,6 +92,34 @@ export function get(path, parameters) {
   answer.catch(() => kept.get(url) === answer && kept.delete(url)); // not a newer one that was asked for since
   if (kept.size > KEPT) kept.delete(kept.keys().next().value);
   return answer;
+}
+
+// Score maps depend on score files alone, which `version` stands for: they outlive `forget`.
+const MAPS = 64 << 20; // bytes of maps that are kept
+const maps = new Map();
+
+export function getMap(parameters, version) {
+  const url = address("/api/map", { ...parameters, form: "arrays" });
+  const key = `${url} ${version}`;
+  const known = maps.get(key) || { bytes: 0 };
+  maps.delete(key);
+  maps.set(key, known);
+  if (known.answer) return known.answer;
+  known.answer = fetched(url).then(async (answer) => {
+    if (!answer.ok) return decoded(answer);
+    const buffer = await answer.arrayBuffer();
+    known.bytes = 4 * buffer.byteLength; // as lists
+    let sum = 0;
+    for (const one of maps.values()) sum += one.bytes;
+    for (const [old, one] of maps) {
+      if (sum <= MAPS || one === known) break;
+      maps.delete(old);
+      sum -= one.bytes;
+    }
+    return scoreMap(buffer);
+  });
+  known.answer.catch(() => maps.get(key) === known && maps.delete(key));
+  return known.answer;
 }
 
 export function fresh(path, parameters) {

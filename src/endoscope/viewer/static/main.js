@@ -1,6 +1,6 @@
 // The frame of all screens: routing by the history, the selection in the address, top bar, keyboard, live updates, theme.
 
-import { forget, fresh, get, Trouble } from "./api.js";
+import { forget, fresh, getMap, Trouble } from "./api.js";
 import { announce, failure, h, kind, replace } from "./dom.js";
 import { better } from "./format.js";
 import { href, parse, resolve, SCREENS, settled } from "./selection.js";
@@ -26,6 +26,7 @@ let mounted = null; // the screen on the page: {screen, update, unmount}
 let stamp = null; // {of, text}: of which runs, and what it was
 let lost = null; // since when the server does not answer
 let listed = 0; // when the list of runs was asked for
+let last = null; // what `shown` gave
 let moved = 0; // when the epoch was last changed
 
 const app = {
@@ -71,14 +72,26 @@ const app = {
     return { run: ids, epoch, metric, order: order || "failures", percentile };
   },
 
-  // The datapoints in the order of the map, as shown: all, or failures only.
+  // A score map: that of the selection, or of another epoch or metric. Kept as long as the score files stay the same.
+  map(changes = {}) {
+    const wanted = { ...app.mapParameters(), ...changes };
+    const until = wanted.epoch === "eval" ? Infinity : Number(wanted.epoch);
+    const before = (e) => e.epoch === "eval" || e.epoch <= until;
+    const version = app.current.runs.map((run) => run.epochs.filter(before).map((e) => e.version).join(" ")).join("|");
+    return getMap(wanted, version);
+  },
+
+  // The datapoints in the order of the map, as shown: all, or failures only. The same object while nothing has changed.
   async shown() {
     if (!app.current.metric) return { indices: [], positions: [], data: null };
-    const data = await get("/api/map", app.mapParameters());
-    const positions = [];
     const only = app.selection.only === "failures";
-    for (let i = 0; i < data.indices.length; i += 1) if (!only || data.fails.some((one) => one[i])) positions.push(i);
-    return { indices: positions.map((i) => data.indices[i]), positions, data };
+    const data = await app.map();
+    if (last === null || last.data !== data || last.only !== only) {
+      const positions = [];
+      for (let i = 0; i < data.indices.length; i += 1) if (!only || data.fails.some((one) => one[i])) positions.push(i);
+      last = { indices: positions.map((i) => data.indices[i]), positions, data, only };
+    }
+    return last;
   },
 
   // The run whose datapoint is shown: the one that was asked for, or the first that has a score of it.

@@ -1,6 +1,6 @@
 // Score map beside a datapoint: a click in the map never loses the place.
 
-import { get } from "../api.js";
+import { quiet } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, count, number, plural, show, signed } from "../format.js";
 import { ScoreMap } from "../scoremap.js";
@@ -9,6 +9,8 @@ import { commonFailures, worstOf, worstTable } from "./failures.js";
 import { datapointPanel } from "./datapoint.js";
 
 const ORDERS = { failures: "worst first", index: "by index", change: "by change", disagreement: "by disagreement" };
+
+const AHEAD = 500000; // cells of maps that are asked for ahead
 
 export function mount(root, app) {
   const panel = datapointPanel(app);
@@ -65,7 +67,7 @@ export function mount(root, app) {
     if (drawn.length !== app.current.runs.length || maps.dataset.runs !== app.current.ids.join(" ")) {
       maps.dataset.runs = app.current.ids.join(" ");
       drawn = app.current.runs.map((run) => new ScoreMap({ label: run.name, onpick: pick, onhover: hover }));
-      replace(maps, app.current.runs.map((run, r) => h("div", {}, several ? h("h3", {}, run.name, h("span.faint.mono", { data: { fails: String(r) } })) : null, drawn[r].element)));
+      replace(maps, app.current.runs.map((run, r) => h("div", {}, several ? h("h3", { title: run.name }, h("span.run", {}, run.name), h("span.faint", { data: { fails: String(r) } })) : null, drawn[r].element)));
     }
     const all = positions.length === data.indices.length;
     const width = Math.max(120, drawn[0].element.clientWidth);
@@ -77,6 +79,7 @@ export function mount(root, app) {
       map.draw({
         values: all ? values : positions.map((i) => values[i]), fails: all ? fails : positions.map((i) => fails[i]), range: data.range, direction: data.direction,
       }, width, height, `${data.metric} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${data.failures[r] ?? 0} fail. j and k go from one to the next.`);
+      Object.assign(map.canvas.dataset, { epoch: data.epoch, metric: data.metric });
       const told = maps.querySelector(`[data-fails="${r}"]`);
       if (told) told.textContent = plural(data.failures[r] ?? 0, "failure");
     });
@@ -114,16 +117,28 @@ export function mount(root, app) {
     mark(app.selection.dp ?? shown?.indices[0]);
   }
 
-  // The maps of the epochs beside this one, asked for when nothing else is: an arrow key then draws at once.
-  let ahead = 0;
+  // The maps of the other metrics and epochs, those near by first, asked for one by one when nothing else is: a change
+  // then draws at once.
+  let soon = 0;
+  const ahead = turns();
   function prepare() {
-    clearTimeout(ahead);
-    ahead = setTimeout(() => {
-      const { epochs, epoch } = app.current;
-      const at = epochs.findIndex((e) => e.epoch === epoch);
-      for (const beside of [epochs[at - 1], epochs[at + 1]])
-        if (beside && beside.scores) get("/api/map", { ...app.mapParameters(), epoch: beside.epoch }).catch(() => null);
-    }, 250);
+    clearTimeout(soon);
+    const late = ahead();
+    soon = setTimeout(() => fetchAhead(late), 50);
+  }
+
+  async function fetchAhead(late) {
+    const { epochs, epoch, metrics, metric } = app.current;
+    const at = epochs.findIndex((e) => e.epoch === epoch);
+    const away = (e) => Math.abs(epochs.indexOf(e) - at);
+    const others = epochs.filter((e) => e.scores && e.epoch !== epoch).sort((a, b) => away(a) - away(b)).map((e) => ({ epoch: e.epoch }));
+    const most = AHEAD / Math.max(1, shown.data.indices.length * shown.data.runs.length);
+    const wanted = [...others.slice(0, 2), ...metrics.filter((m) => m.name !== metric).map((m) => ({ metric: m.name })), ...others.slice(2)];
+    for (const changes of wanted.slice(0, Math.max(2, most))) {
+      await quiet();
+      if (late() || document.hidden) return;
+      await app.map(changes).catch(() => null); // it is asked for again, and told, when it is wanted
+    }
   }
 
   const turn = turns();
@@ -159,9 +174,12 @@ export function mount(root, app) {
       try {
         const answer = await app.shown();
         if (late()) return;
+        const same = answer === shown; // only the datapoint is another
         shown = answer;
-        draw();
-        describe();
+        if (!same) {
+          draw();
+          describe();
+        }
         mark(app.selection.dp ?? shown.indices[0]);
         prepare();
         showWorst(late).catch((error) => late() || replace(worst, failure(error)));
@@ -181,7 +199,8 @@ export function mount(root, app) {
       if (shown) draw();
     },
     unmount() {
-      clearTimeout(ahead);
+      clearTimeout(soon);
+      ahead();
       resized.disconnect();
       tip.remove();
     },
