@@ -152,10 +152,12 @@ def test_several_runs_and_an_evaluation(tmp_path: Path) -> None:
     assert "the evaluation" in found.text
 
 
-def test_datapoint_that_is_not_there_says_so(tmp_path: Path) -> None:
-    found = page(runs.training(tmp_path / "run"), datapoints=(999,))
-    assert "datapoint 999 has no score in epoch 2" in found.text
-    assert "No outputs were kept of datapoint 999" in found.text
+def test_datapoint_that_one_run_lacks_says_so(tmp_path: Path) -> None:
+    runs.training(tmp_path / "all" / "a")
+    runs.training(tmp_path / "all" / "b", indices=[*range(100, 112)])
+    found = page(tmp_path / "all", datapoints=(3,))
+    assert "datapoint 3 has no score in epoch 2" in found.text
+    assert "No outputs were kept of datapoint 3" in found.text
 
 
 # ---------------------------------------------------------------- bounds
@@ -223,15 +225,37 @@ def test_damaged_run_shows_the_rest(tmp_path: Path) -> None:
     assert "Epoch 1" in found.text
 
 
-@pytest.mark.parametrize("make", [runs.just_started, runs.crashed, runs.killed, runs.live])
+@pytest.mark.parametrize("make", [runs.crashed, runs.killed, runs.live])
 def test_unfinished_runs(tmp_path: Path, make: Any) -> None:
     found = page(make(tmp_path / "run"))
     assert "Run run" in found.text
     assert Run(tmp_path / "run").status in found.text
 
 
-def test_empty_folder_says_so(tmp_path: Path) -> None:
-    assert "there is no run in 'nothing'" in page(runs.empty(tmp_path / "nothing")).text
+def test_nothing_to_export_is_an_error_that_says_what_there_is(tmp_path: Path) -> None:
+    def said(folder: Path, *options: object) -> str:
+        done = view(folder, "--export", tmp_path / "a.html", *options)
+        assert done.exit_code == 2
+        assert not (tmp_path / "a.html").exists()
+        return done.stderr
+
+    nothing = runs.empty(tmp_path / "nothing")
+    assert f"there is nothing to export: no run is in {str(nothing)!r}" in said(nothing)
+    started = runs.just_started(tmp_path / "started")
+    assert "no run has a score or a loss yet; nothing was captured either" in said(started)
+    captured = tmp_path / "captured"
+    runs.write_pages(captured / "epoch_4" / "debugger", {(5, 7): runs.seen_of([5, 7])})
+    text = "no run has a score or a loss yet; there are 2, from 5 to 7, of which --datapoints takes some"
+    assert text in said(captured)
+    assert "no run has a datapoint 6 in these epochs; there are 2, from 5 to 7" in said(captured, "--datapoints", "5,6")
+    assert "Datapoint 7 of captured" in page(captured, datapoints=(7,)).text
+    evaluated = runs.evaluation(tmp_path / "evaluated")
+    assert "an evaluation has no epoch 99; leave --epochs out" in said(evaluated, "--epochs", "99")
+
+
+def test_some_empty_folder_beside_a_run_is_said(tmp_path: Path) -> None:
+    found = page(runs.training(tmp_path / "run"), runs.empty(tmp_path / "nothing"))
+    assert "there is no run in 'nothing'" in found.text
 
 
 def test_the_run_is_left_as_it_was(tmp_path: Path) -> None:
@@ -265,6 +289,7 @@ def test_command_writes_and_refuses_to_overwrite(tmp_path: Path) -> None:
         (["--datapoints", "3", "--worst", "2"], "choose one of them"),
         (["--epochs", "first"], "expected last, all, or whole numbers"),
         (["--epochs", "9"], "no run has an epoch 9; there are 0 to 2"),
+        (["--datapoints", "3,999"], "no run has a datapoint 999 in these epochs; there are 12, from 0 to 11"),
         (["--metric", "los"], "no datapoint has the score 'los'; closest: 'loss'"),
         (["--worst", "5000"], "at most 1000 datapoints"),
     ],

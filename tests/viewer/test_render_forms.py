@@ -19,10 +19,11 @@ from tests.viewer import quiet
 
 from endoscope.errors import ConfigError
 from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque
-from endoscope.viewer.render import About, Renderer, View, colours, register, unregister
+from endoscope.viewer.render import About, Renderer, View, colours, register, registry, unregister
 from endoscope.viewer.render.plain import jsonable
-from endoscope.viewer.render.registry import PICTURES, draw, picture
-from endoscope.viewer.values import walk
+from endoscope.viewer.render.registry import PICTURES, Form, NotDrawn, draw, picture
+from endoscope.viewer.shown import shown
+from endoscope.viewer.values import Found, walk
 
 NAN, INF = float("nan"), float("inf")
 PLAIN = About()
@@ -374,3 +375,55 @@ def test_what_cannot_draw_is_refused_when_it_is_registered() -> None:
         register("spectrum", Formless())
     with pytest.raises(ConfigError, match="no renderer is registered for 'spectrum'"):
         unregister("spectrum")
+
+
+WRONG_BODIES: list[tuple[Form, Any, str]] = [
+    ("table", {"columns": ["a"]}, "ValueError: the body of the form 'table' lacks 'rows'"),
+    ("table", {"columns": ["a"], "rows": [1]}, "ValueError: each one of 'rows' needs to be a list"),
+    ("line", {"series": [[1.0, 2.0]]}, "ValueError: each one of 'series' needs a list 'values'"),
+    ("text", {"text": 3}, "TypeError: 'text' in the body of the form 'text' is int"),
+    ("scalar", None, "TypeError: body() gave NoneType, expected a dict"),
+]
+
+
+@pytest.mark.parametrize(("form", "body", "said"), WRONG_BODIES)
+def test_a_body_that_no_page_could_show_is_a_problem(form: Form, body: Any, said: str) -> None:
+    class Odd(Renderer):
+        def body(self, value: Any, about: About) -> Any:
+            return body
+
+    Odd.form = form
+    register("odd", Odd())
+    try:
+        drawn = draw({"a": 1}, About(debugger="odd"))
+        found = Found("debugger", "odd", (), {"a": 1})
+        one = shown(found, About(debugger="odd"))
+    finally:
+        unregister("odd")
+    assert drawn.form == one.form == "problem"
+    assert drawn.body == one.body == {"message": f"this value could not be drawn: {said}"}
+
+
+def test_a_picture_that_is_none_is_a_problem() -> None:
+    class Odd(Renderer):
+        form = "image"
+
+        def body(self, value: Any, about: About) -> Any:
+            return {"width": 1, "height": 1}
+
+        def picture(self, value: Any, about: About, view: View) -> Any:
+            return np.zeros((1, 1, 3), np.uint8)
+
+    register("odd", Odd())
+    try:
+        one = shown(Found("debugger", "odd", (), 1), About(debugger="odd"))
+        with pytest.raises(NotDrawn, match="expected a Picture"):
+            picture(1, About(debugger="odd"), View())
+    finally:
+        unregister("odd")
+    assert one.body["message"].startswith("this picture could not be drawn: TypeError: Odd.picture() gave ndarray")
+
+
+def test_a_broken_renderer_ends_in_one_place() -> None:
+    files = pathlib.Path(registry.__file__).parents[1].rglob("*.py")
+    assert [path.name for path in files if "except Exception" in path.read_text()] == ["registry.py"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.runs import Epoch, Run, layout
 from endoscope.viewer import html
 from endoscope.viewer.datapoint import MOST_BYTES, Datapoint
-from endoscope.viewer.render.numbers import Numbers, is_numbers, statistics
-from endoscope.viewer.render.plain import cell, jsonable
-from endoscope.viewer.render.registry import PICTURES, About, View, describe, draw
+from endoscope.viewer.render.plain import cell
+from endoscope.viewer.render.registry import About, describe
+from endoscope.viewer.shown import shown
 from endoscope.viewer.values import Found, walk
 
 __all__ = ["Displayed", "display_debug_outputs", "load_debug_outputs"]
@@ -90,42 +90,13 @@ def _datapoint(folder: Path, idx: int) -> Datapoint | None:
 
 def _item(found: Found, datapoint: Datapoint | None, *, draw_picture: bool) -> tuple[str, bool]:
     about = datapoint.about(found) if datapoint is not None else _about(found)
-    drawn = draw(found.value, about)
-    said = [found.name, *value_facts(found.value)]
-    if note := drawn.body.get("note"):
-        said.append(note)
-    png = None
-    inside = None
-    if drawn.form in PICTURES and draw_picture:
-        try:
-            overlay = bool(drawn.body.get("overlay"))
-            png = drawn.renderer.picture(drawn.value, about, View(overlay=overlay)).png()
-        except Exception as e:  # noqa: BLE001  # a broken renderer is told in its place
-            inside = html.body("problem", {"message": f"this picture could not be drawn: {describe(e)}"})
-    elif drawn.form in PICTURES:
-        inside = html.body("problem", {"message": f"not drawn: {MOST_PICTURES} pictures are shown at once"})
-    try:
-        inside = inside or html.body(drawn.form, jsonable(drawn.body), png=png)
-    except Exception as e:  # noqa: BLE001  # the body of a registered renderer that lacks something
-        inside = html.body("problem", {"message": f"this value could not be drawn: {describe(e)}"})
-    return f'<div style="margin:6px 0">{html.facts([str(one) for one in said])}{inside}</div>', png is not None
+    left_out = None if draw_picture else f"not drawn: {MOST_PICTURES} pictures are shown at once"
+    one = shown(found, about, no_picture=left_out)
+    said = [*one.said, str(one.body["note"])] if one.body.get("note") else one.said
+    png = one.picture.png() if one.picture is not None else None
+    inside = html.body(one.form, one.body, png=png)
+    return f'<div style="margin:6px 0">{html.facts(said)}{inside}</div>', png is not None
 
 
 def _about(found: Found) -> About:
     return About(name=found.key, section="debugger", debugger=found.debugger, tokens=found.tokens)
-
-
-def value_facts(value: Any) -> Iterator[str]:
-    """Shape, dtype and numbers of an array, as text; nothing of another value."""
-    if not is_numbers(value):
-        return
-    try:
-        x = Numbers(value)
-        found = statistics(x)
-    except Exception:  # noqa: BLE001  # drawn as a problem already
-        return
-    yield "×".join(map(str, value.shape)) or "scalar"
-    yield x.dtype
-    if found.min is not None and found.max is not None:
-        yield f"min {found.min:.4g}, mean {found.mean:.4g}, max {found.max:.4g}, std {found.std:.4g} of {found.over}"
-    yield f"{found.nan:,} NaN, {found.inf:,} infinite"

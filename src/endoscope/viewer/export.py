@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from endoscope import __version__
 from endoscope.errors import ConfigError, EndoscopeError, closest
@@ -23,10 +25,10 @@ from endoscope.runs.files import clean
 from endoscope.viewer import export_html as html
 from endoscope.viewer import ranking
 from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.display import value_facts
 from endoscope.viewer.html import text
-from endoscope.viewer.render.plain import cell, jsonable
-from endoscope.viewer.render.registry import PICTURES, View, describe, draw
+from endoscope.viewer.render.plain import cell
+from endoscope.viewer.render.registry import describe
+from endoscope.viewer.shown import shown
 from endoscope.viewer.values import SECTIONS, Found
 
 WORST = 12
@@ -37,6 +39,7 @@ MOST_BYTES = 40_000_000
 _MOST_SERIES = 24
 _MOST_EPOCHS = 1000
 _MOST_PROBLEMS = 20
+_FULL = "not drawn: the page is full"
 _FIXED = ("inputs", "labels", "meta_info")
 
 
@@ -117,11 +120,15 @@ def made_page(folders: Sequence[str | os.PathLike[str]], wanted: Wanted) -> str:
     if len(runs) > MOST_RUNS:
         problems.append(f"{MOST_RUNS} of {len(runs)} runs are in this page; name fewer folders")
     chosen = [*runs.values()][:MOST_RUNS]
-    if chosen:
-        _check(wanted, chosen)
+    if not chosen:
+        names = ", ".join(repr(str(folder)) for folder in folders)
+        raise ConfigError(
+            f"there is nothing to export: no run is in {names}; give the work_dir of a run, or of several"
+        )
+    _check(wanted, chosen)
     bound = _Bound()
     sections = [part for k, run in enumerate(chosen) for part in _Section(k, run, wanted, bound).parts()]
-    title = ", ".join(_run_name(run) for run in chosen) or "no run"
+    title = ", ".join(_run_name(run) for run in chosen)
     said = {
         "exported": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "endoscope": __version__,
@@ -133,12 +140,13 @@ def made_page(folders: Sequence[str | os.PathLike[str]], wanted: Wanted) -> str:
 
 
 def _check(wanted: Wanted, runs: Sequence[Run]) -> None:
-    """Epochs and scores that no run has are mistakes of the command line."""
+    """Epochs, scores and datapoints that no run has are mistakes of the command line; so is a page without anything."""
     if isinstance(wanted.epochs, tuple):
-        there = {epoch.number for run in runs for epoch in run.epochs}
-        absent = [number for number in wanted.epochs if number not in there]
-        if absent and None not in there:
-            numbers = sorted(number for number in there if number is not None)
+        numbers = sorted({epoch.number for run in runs for epoch in run.epochs if epoch.number is not None})
+        absent = [number for number in wanted.epochs if number not in numbers]
+        if absent and not numbers and any(run.kind == "evaluation" for run in runs):
+            raise ConfigError(f"an evaluation has no epoch {absent[0]}; leave --epochs out")
+        if absent:
             which = f"there are {numbers[0]} to {numbers[-1]}" if numbers else "there are none yet"
             raise ConfigError(f"no run has an epoch {absent[0]}; {which}")
     if wanted.metric is not None:
@@ -147,6 +155,25 @@ def _check(wanted: Wanted, runs: Sequence[Run]) -> None:
         if tables and wanted.metric not in known:
             near = closest(wanted.metric, known) or f"; there are {', '.join(map(repr, known))}"
             raise ConfigError(f"no datapoint has the score {wanted.metric!r}{near}")
+    there = reduce(np.union1d, [_known(run, wanted) for run in runs])
+    which = f"there are {len(there):,}, from {there[0]} to {there[-1]}" if len(there) else "there are none yet"
+    unknown = [idx for idx in wanted.datapoints or () if idx not in there]
+    if unknown:
+        raise ConfigError(f"no run has a datapoint {unknown[0]} in these epochs; {which}")
+    empty = wanted.datapoints is None and not any(
+        epoch.scores is not None or epoch.losses for run in runs for epoch in run.epochs
+    )
+    if empty:
+        named = f"; {which}, of which --datapoints takes some" if len(there) else "; nothing was captured either"
+        raise ConfigError(f"there is nothing to export: no run has a score or a loss yet{named}")
+
+
+def _known(run: Run, wanted: Wanted) -> NDArray[np.int64]:
+    """The datapoints of the chosen epochs that have a score, or of which something was kept."""
+    epochs = _epochs(run, wanted)
+    scored = [table.indices for epoch in epochs if (table := epoch.scores) is not None]
+    kept = [each for epoch in epochs for each in Datapoint(run, epoch, 0).kept().values()]
+    return reduce(np.union1d, [np.empty(0, np.int64), *scored, *kept])
 
 
 def _epochs(run: Run, wanted: Wanted) -> list[Epoch]:
@@ -380,28 +407,16 @@ class _Section:
             return html.note(self._shown(e) or describe(e), "problem")  # the other debuggers are shown
 
     def _item(self, at: Datapoint, found: Found) -> str:
-        about = at.about(found)
-        drawn = draw(found.value, about)
-        try:
-            made = jsonable(drawn.body)
-            if drawn.form not in PICTURES:
-                inside = html.body(drawn.form, made) + html.of_text(made)
-            elif self._bound.full:
-                self._bound.pictures += 1
-                inside = html.note("not drawn: the page is full", "problem")
-            else:
-                view = View(overlay=bool(drawn.body.get("overlay")))
-                with np.errstate(all="ignore"):
-                    picture = drawn.renderer.picture(drawn.value, about, view)
-                inside = (
-                    html.picture(picture, f"{drawn.form} of {cell(found.name)}")
-                    + html.of_text(made)
-                    + html.legend(made)
-                )
-        except Exception as e:  # noqa: BLE001  # a broken renderer is told in its place
-            inside = html.note(f"this value could not be drawn: {self._shown(describe(e))}", "problem")
-        said = " · ".join([found.name, *value_facts(found.value)])
-        return f'<div><div class="what">{text(said)}</div>{inside}</div>'
+        one = shown(found, at.about(found), no_picture=_FULL if self._bound.full else None)
+        if one.picture is not None:
+            inside = html.picture(one.picture, f"{one.form} of {cell(found.name)}")
+            inside += html.of_text(one.body) + html.legend(one.body)
+        elif one.form == "problem":
+            self._bound.pictures += one.body["message"] == _FULL
+            inside = html.note(self._shown(one.body["message"]), "problem")
+        else:
+            inside = html.body(one.form, one.body) + html.of_text(one.body)
+        return f'<div><div class="what">{text(" · ".join(one.said))}</div>{inside}</div>'
 
 
 def _where(epoch: Epoch) -> str:

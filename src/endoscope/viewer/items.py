@@ -10,7 +10,7 @@ import xxhash
 
 from endoscope.errors import EndoscopeError
 from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.render.numbers import Array, Numbers, is_numbers, statistics
+from endoscope.viewer.render.numbers import Array, is_numbers, laid_out, statistics
 from endoscope.viewer.render.plain import jsonable, type_of
 from endoscope.viewer.render.registry import PICTURES, About, Problem, describe, draw
 from endoscope.viewer.values import SECTIONS, Found, item_id
@@ -25,7 +25,7 @@ DRAWN = "1"
 def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> dict[str, Any]:
     """One item. ``where`` is the folder of the run, as the snippet is to name it."""
     drawn = draw(found.value, datapoint.about(found))
-    numbers = drawn.value if isinstance(drawn.value, Numbers) else _numbers(found.value)
+    numbers = drawn.numbers
     body = {**drawn.body}
     if drawn.form in PICTURES:
         body["src"] = address(found, version(found.value, datapoint, found))
@@ -56,17 +56,10 @@ def problem(datapoint: Datapoint, section: str, debugger: str | None, message: s
     return jsonable({**head, **facts, "body": body, "snippet": snippet(datapoint, found, where)})  # type: ignore[no-any-return]
 
 
-def _numbers(value: Any) -> Numbers | None:
-    try:
-        return Numbers(value) if is_numbers(value) else None
-    except Exception:  # noqa: BLE001  # a tensor of a kind that cannot be laid out is drawn as a problem already
-        return None
-
-
 def version(value: Any, datapoint: Datapoint, found: Found, *, overlay: bool = False) -> str:
     """Another text when what is drawn is another."""
     hashed = xxhash.xxh3_64(DRAWN.encode())
-    numbers = _numbers(value)
+    numbers = laid_out(value)
     hashed.update((numbers.digest() if numbers is not None else repr(jsonable(_shallow(value)))).encode())
     if overlay:
         image: Array | None = datapoint.about(found).image()
@@ -80,7 +73,7 @@ def _shallow(value: Any) -> Any:
         return {str(k): _shallow(v) for k, v in list(value.items())[:1000]}
     if isinstance(value, (list, tuple)):
         return [_shallow(v) for v in value[:1000]]
-    numbers = _numbers(value)
+    numbers = laid_out(value)
     return numbers.digest() if numbers is not None else value
 
 

@@ -190,10 +190,8 @@ class _Values:
                     made = difference_picture(a, b, view).png()
                 else:
                     made = picture(found.value, side.datapoint.about(found), view).png()
-            except (ValueError, MemoryError) as e:
+            except (ValueError, MemoryError) as e:  # `NotDrawn` is one
                 raise Refusal(self._library.shown(str(e) or describe(e)), status=404) from None
-            except Exception as e:  # noqa: BLE001  # a renderer of the user's that is broken is named, and nothing else
-                raise Refusal(f"this picture could not be drawn: {describe(e)}", status=404) from None
         return Response(made, media_type="image/png", headers=headers)
 
     def _found(self, at: Datapoint, query: QueryParams) -> Found:

@@ -31,6 +31,14 @@ def is_numbers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc")
 
 
+def laid_out(value: Any) -> Numbers | None:
+    """A tensor or array whose values can be had one after the other; None for everything else."""
+    try:
+        return Numbers(value) if is_numbers(value) else None
+    except (RuntimeError, TypeError, ValueError):  # a tensor of a kind that has no such values
+        return None
+
+
 class Numbers:
     """One tensor or array.
 

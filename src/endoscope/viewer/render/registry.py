@@ -7,18 +7,30 @@ of the datapoint is drawn.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from endoscope.errors import ConfigError
+from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.viewer.render.numbers import Array, Numbers, is_numbers
 from endoscope.viewer.render.pictures import Picture
 
 Form = Literal[
-    "image", "channels", "mask", "attention", "heatmap", "line", "histogram", "table", "text", "scalar", "problem"
+    "image",
+    "channels",
+    "mask",
+    "attention",
+    "heatmap",
+    "line",
+    "histogram",
+    "tokens",
+    "table",
+    "text",
+    "scalar",
+    "problem",
 ]
 PICTURES = ("image", "channels", "mask", "attention", "heatmap")
 """Forms that have a picture."""
@@ -115,6 +127,25 @@ def registered(debugger: str | None, name: str) -> Renderer | None:
     return _registered.get(f"{debugger}/{name}" if name else f"{debugger}") if debugger is not None else None
 
 
+class NotDrawn(EndoscopeError, ValueError):
+    """A value, or its picture, cannot be drawn; the text says why."""
+
+
+@contextmanager
+def _drawing(what: str, *, told: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """The one place where an error of a renderer ends; the text of those in ``told`` says enough by itself.
+
+    A renderer may be the user's own and raise anything. It must not take the rest of the datapoint with it.
+    """
+    try:
+        with np.errstate(all="ignore"):  # values of any size are to be seen, not to be warned of
+            yield
+    except told as e:
+        raise NotDrawn(str(e) or describe(e)) from e
+    except Exception as e:
+        raise NotDrawn(f"{what} could not be drawn: {describe(e)}") from e
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """How a value is drawn."""
@@ -124,36 +155,88 @@ class Drawn:
     renderer: Renderer
     value: Any
     """What the renderer is given."""
+    about: About
+    numbers: Numbers | None
+    """The value, when it is a tensor or an array that can be laid out."""
+
+    def picture(self, view: View) -> Picture:
+        """One of its pictures; `NotDrawn` says why there is none."""
+        with _drawing("this picture", told=(ValueError, MemoryError)):
+            return _picture(self.renderer, self.value, self.about, view)
 
 
 def draw(value: Any, about: About) -> Drawn:
     """Choose the renderer of a value and let it draw; what goes wrong is drawn as a problem."""
+    numbers = None
     try:
-        with np.errstate(all="ignore"):  # values of any size are to be seen, not to be warned of
-            chosen, given = choose(value, about)
-            return Drawn(chosen.form, chosen.body(given, about), chosen, given)
-    except Exception as e:  # noqa: BLE001  # a broken renderer or an odd value must not take the datapoint with it
-        return Drawn("problem", {"message": f"this value could not be drawn: {describe(e)}"}, Problem(), value)
+        with _drawing("this value"):
+            numbers = Numbers(value) if is_numbers(value) else None
+            chosen, given = choose(value, about, numbers)
+            body = chosen.body(given, about)
+            check_body(chosen.form, body)
+            return Drawn(chosen.form, body, chosen, given, about, numbers)
+    except NotDrawn as e:
+        return Drawn("problem", {"message": str(e)}, Problem(), value, about, numbers)
 
 
-def choose(value: Any, about: About) -> tuple[Renderer, Any]:
-    """The renderer of a value, and what it is to be given."""
+def choose(value: Any, about: About, numbers: Numbers | None) -> tuple[Renderer, Any]:
+    """The renderer of a value, and what it is to be given; ``numbers`` is the value if it is a tensor or an array."""
     own = registered(about.debugger, about.name)
     if own is not None:
         return own, value
     from endoscope.viewer.render.builtin import RENDERERS
 
-    given = Numbers(value) if is_numbers(value) else value
+    given = value if numbers is None else numbers
     return next(renderer for renderer in RENDERERS if renderer.fits(given, about)), given
 
 
 def picture(value: Any, about: About, view: View) -> Picture:
-    """The picture of a value; ValueError says why there is none."""
-    with np.errstate(all="ignore"):
-        chosen, given = choose(value, about)
-        if chosen.form not in PICTURES:
-            raise ValueError(f"a value drawn as {chosen.form} has no picture")
-        return chosen.picture(given, about, view)
+    """The picture of a value, without its body; `NotDrawn` says why there is none."""
+    with _drawing("this picture", told=(ValueError, MemoryError)):
+        chosen, given = choose(value, about, Numbers(value) if is_numbers(value) else None)
+        return _picture(chosen, given, about, view)
+
+
+def _picture(renderer: Renderer, given: Any, about: About, view: View) -> Picture:
+    if renderer.form not in PICTURES:
+        raise ValueError(f"a value drawn as {renderer.form} has no picture")
+    made = renderer.picture(given, about, view)
+    if not isinstance(made, Picture):
+        raise TypeError(f"{type(renderer).__name__}.picture() gave {type(made).__name__}, expected a Picture")
+    return made
+
+
+_HOLDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "image": {"width": int, "height": int},
+    "mask": {"width": int, "height": int, "classes": (list, tuple)},
+    "heatmap": {"width": int, "height": int},
+    "line": {"series": (list, tuple)},
+    "histogram": {"edges": (list, tuple), "counts": (list, tuple)},
+    "table": {"columns": (list, tuple), "rows": (list, tuple)},
+    "tokens": {"values": (list, tuple)},
+    "text": {"text": str},
+    "scalar": {"value": object},
+    "problem": {"message": str},
+}
+
+
+def check_body(form: Form, body: Any) -> None:
+    """TypeError, KeyError or ValueError when a page could not show what a renderer gave."""
+    if not isinstance(body, dict):
+        raise TypeError(f"body() gave {type(body).__name__}, expected a dict")
+    for name, wanted in _HOLDS.get(form, {}).items():
+        if name not in body:
+            raise ValueError(f"the body of the form {form!r} lacks {name!r}")
+        if not isinstance(body[name], wanted):
+            raise TypeError(f"{name!r} in the body of the form {form!r} is {type(body[name]).__name__}")
+    if form == "line" and not all(isinstance(one, dict) and _is_list(one.get("values")) for one in body["series"]):
+        raise ValueError("each one of 'series' needs a list 'values'")
+    if form == "table" and not all(map(_is_list, body["rows"])):
+        raise ValueError("each one of 'rows' needs to be a list")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 class Problem(Renderer):
