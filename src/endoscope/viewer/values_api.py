@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from endoscope.errors import EndoscopeError
 from endoscope.runs import Epoch, Run
 from endoscope.viewer import items, ranking, scales
-from endoscope.viewer.answers import answer
+from endoscope.viewer.answers import answer, encode
 from endoscope.viewer.datapoint import Datapoint
 from endoscope.viewer.differences import Difference, difference, difference_picture, has_picture, numbers_of
 from endoscope.viewer.library import (
@@ -101,13 +101,21 @@ class _Values:
         side = self._side(selection)
         at = side.datapoint
         self._must_exist(at)
-        facts = side.facts(selection.percentile)
+        facts = jsonable(side.facts(selection.percentile))
+        if request.query_params.get("form") != "lines":
+            return answer({**facts, **self._inside(side)})
+        lines = (encode(part()) + b"\n" for part in (lambda: facts, lambda: self._inside(side)))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+    def _inside(self, side: _Side) -> Json:
+        """The values of a datapoint, which take longer than what is said of it."""
+        at = side.datapoint
         sections = items.sections(at, side.address, str(side.entry.path), self._library.shown)
         try:
             notes: Mapping[str, Any] = at.notes()
         except EndoscopeError:
             notes = {}  # the section of debug outputs says what is damaged
-        return answer(jsonable({**facts, "sections": sections, "notes": notes}))
+        return {"sections": sections, "notes": jsonable(notes)}
 
     def _side(self, selection: Selection) -> _Side:
         epoch = needed_epoch(selection.run, selection.epoch)

@@ -45,10 +45,14 @@ export function quiet() {
   return asking ? new Promise((done) => waiting.push(done)) : Promise.resolve();
 }
 
-async function ask(url) {
+function ask(url) {
+  return counted(async () => decoded(await fetched(url)));
+}
+
+async function counted(question) {
   asking += 1;
   try {
-    return await decoded(await fetched(url));
+    return await question();
   } finally {
     asking -= 1;
     if (!asking) for (const done of waiting.splice(0)) done();
@@ -92,6 +96,43 @@ export function get(path, parameters) {
   answer.catch(() => kept.get(url) === answer && kept.delete(url)); // not a newer one that was asked for since
   if (kept.size > KEPT) kept.delete(kept.keys().next().value);
   return answer;
+}
+
+// An answer in lines of JSON: `first` is its first line, as soon as it is there, `whole` all of them as one object.
+export function getLines(path, parameters) {
+  const url = address(path, { ...parameters, form: "lines" });
+  if (kept.has(url)) return kept.get(url);
+  let tell = null;
+  const first = new Promise((done) => (tell = done));
+  const whole = readLines(url, tell);
+  const answer = { first: Promise.race([first, whole]), whole };
+  kept.set(url, answer);
+  whole.catch(() => kept.get(url) === answer && kept.delete(url));
+  answer.first.catch(() => null); // `whole` tells it
+  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  return answer;
+}
+
+function readLines(url, tell) {
+  return counted(async () => {
+    const answer = await fetched(url);
+    if (!answer.ok) return decoded(answer);
+    const lines = [];
+    let rest = "";
+    try {
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let part = await reader.read(); !part.done; part = await reader.read()) {
+        const found = (rest + part.value).split("\n");
+        rest = found.pop();
+        lines.push(...found.map(parsed));
+        if (lines.length) tell(lines[0]);
+      }
+    } catch (error) {
+      if (error instanceof Trouble) throw error;
+      throw new Trouble("The server broke off its answer.", "The terminal of endoscope view may say why.", 0);
+    }
+    return Object.assign({}, ...lines);
+  });
 }
 
 // Score maps depend on score files alone, which `version` stands for: they outlive `forget`.

@@ -1,6 +1,6 @@
 // Datapoint: inputs, labels, meta_info, outputs and debug outputs of one datapoint, each value drawn by what it is.
 
-import { get } from "../api.js";
+import { getLines } from "../api.js";
 import { announce, failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, show } from "../format.js";
 import { drawItem } from "../items.js";
@@ -95,14 +95,19 @@ export function datapointPanel(app, { alone = false } = {}) {
       replace(links,
         alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "open alone"),
         app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success" }, "nearest success"));
-      const answer = await get("/api/datapoint", { run: run.id, epoch, dp, percentile: app.selection.percentile });
+      const { first, whole } = getLines("/api/datapoint", { run: run.id, epoch, dp, percentile: app.selection.percentile });
+      const head = await first; // what is said of it, before its values are read
       if (late()) return;
-      const one = answer.scores.find((score) => score.name === metric);
+      const one = head.scores.find((score) => score.name === metric);
       pill.className = one && one.fails ? "pill bad" : "pill";
       pill.textContent = one && one.value !== null ? (one.fails ? "fails" : "passes") : "no score";
       pill.title = one ? `by ${one.name}` : "";
-      sub.textContent = [sentence(answer), `epoch ${answer.epoch ?? epoch}`, run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
-      replace(numbers, scores(answer));
+      sub.textContent = [sentence(head), `epoch ${head.epoch ?? epoch}`, run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
+      replace(numbers, scores(head));
+      element.dataset.header = String(dp);
+      body.dataset.waiting = "true"; // the values of the one before
+      const answer = await whole;
+      if (late()) return;
       const open = [...body.querySelectorAll('.snippet:not([hidden])')].map((el) => el.closest(".item").dataset.item);
       const height = element.scrollTop;
       const facts = answer.sections.filter((section) => section.name !== "debugger");
@@ -119,6 +124,7 @@ export function datapointPanel(app, { alone = false } = {}) {
         replace(numbers);
         sub.textContent = "";
         replace(body, failure(error));
+        delete element.dataset.header;
         delete element.dataset.dp;
         delete element.dataset.epoch;
       }
