@@ -1,6 +1,6 @@
 // The frame of all screens: routing by the history, the selection in the address, top bar, keyboard, live updates, theme.
 
-import { forget, fresh, getMap, Trouble } from "./api.js";
+import { forget, fresh, get, getMap, Trouble } from "./api.js";
 import { announce, failure, h, kind, replace } from "./dom.js";
 import { better } from "./format.js";
 import { href, parse, resolve, SCREENS, settled } from "./selection.js";
@@ -8,6 +8,7 @@ import { href, parse, resolve, SCREENS, settled } from "./selection.js";
 const NAMES = { runs: "Runs", curves: "Curves", map: "Score map", datapoint: "Datapoint", time: "Through time", compare: "Side by side", storage: "Storage" };
 const POLL_MS = 1000;
 const LIST_MS = 5000; // how old the list of runs may be while it is on the screen: ages and states change by themselves
+const MOST_CAPTURED = 1000; // datapoints that are listed of a run without scores
 const MOST_NAMED = 16; // runs that one question names; of more, the stamp of all runs is asked for
 const ONE_MOVE_MS = 600; // epochs passed more quickly than this are one step of the history
 const KEYS = [
@@ -83,7 +84,7 @@ const app = {
 
   // The datapoints in the order of the map, as shown: all, or failures only. The same object while nothing has changed.
   async shown() {
-    if (!app.current.metric) return { indices: [], positions: [], data: null };
+    if (!app.current.metric) return { positions: [], data: null, ...(await app.captured()) };
     const only = app.selection.only === "failures";
     const data = await app.map();
     if (last === null || last.data !== data || last.only !== only) {
@@ -92,6 +93,12 @@ const app = {
       last = { indices: positions.map((i) => data.indices[i]), positions, data, only };
     }
     return last;
+  },
+
+  // The datapoints of which anything was kept, for a run without scores: `of` says how many, `indices` are the first.
+  captured() {
+    const { run, epoch } = app.current;
+    return run && epoch !== null ? get("/api/captured", { run: run.id, epoch, n: MOST_CAPTURED }) : { indices: [], of: 0 };
   },
 
   // The run whose datapoint is shown: the one that was asked for, or the first that has a score of it.

@@ -12,6 +12,11 @@ const ORDERS = { failures: "worst first", index: "by index", change: "by change"
 
 const AHEAD = 500000; // cells of maps that are asked for ahead
 
+function capturedList(app, kept) {
+  const more = kept.of > kept.indices.length ? h("p.note", {}, `The first ${count(kept.indices.length)} of ${count(kept.of)}; / goes to any other one.`) : null;
+  return h("nav.tokens", { "aria-label": "Captured datapoints" }, kept.indices.map((dp) => app.link({ dp: String(dp) }, h("span", {}, dp))), more);
+}
+
 export function mount(root, app) {
   const panel = datapointPanel(app);
   const sub = h("p.sub", { "aria-live": "off" });
@@ -24,13 +29,14 @@ export function mount(root, app) {
   const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
   const legend = h("div.legend", {});
   const problems = h("ul.problems", {});
+  const listed = h("h2", {}, "Worst datapoints");
   const worst = h("div", { style: { "min-height": "320px" } });
   const common = h("div", {});
   const tip = h("div.tip", { hidden: true, id: "map-tip" });
   const left = h("section.panel", { "aria-label": "Score map" },
     h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
     h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
-    problems, maps, legend, common, h("div.section", {}, h("h2", {}, "Worst datapoints"), worst));
+    problems, maps, legend, common, h("div.section", {}, listed, worst));
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
 
@@ -163,17 +169,22 @@ export function mount(root, app) {
       if (!app.current.metric) {
         shown = null;
         drawn = [];
-        replace(maps, kind("No scores yet", app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has."));
+        const kept = await app.captured();
+        if (late()) return;
+        listed.textContent = kept.of ? "Captured datapoints" : "Worst datapoints";
+        const none = app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has.";
+        replace(maps, kind("No scores yet", kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
         replace(legend);
         replace(common);
-        replace(worst);
-        sub.textContent = "";
+        replace(worst, kept.of ? capturedList(app, kept) : null);
+        sub.textContent = kept.of ? `${plural(kept.of, "captured datapoint")}, none of which has a score.` : "";
         await detail;
         return;
       }
       try {
         const answer = await app.shown();
         if (late()) return;
+        listed.textContent = "Worst datapoints";
         const same = answer === shown; // only the datapoint is another
         shown = answer;
         if (!same) {
