@@ -108,7 +108,7 @@ def test_worst_rows_of_several_runs_say_of_which(three: Viewer) -> None:
 def test_worst_rows_of_one_run_have_no_run(three: Viewer) -> None:
     page = three.open(f"/map?metric=loss{both(three, 'b')}")
     assert cells(page, "Worst datapoints")[0][:2] == ["9", cells(page, "Worst datapoints")[0][1]]
-    assert page.get_by_role("table", name="Worst datapoints").locator("th").count() == 5
+    assert page.get_by_role("table", name="Worst datapoints").locator("th").count() == 4
     assert page.get_by_role("table", name="Common failures").count() == 0
 
 

@@ -25,12 +25,16 @@ function logTicks(low, high) {
   return found.length > 7 ? found.filter((x) => Math.abs(Math.log10(x) % 1) < 1e-9) : found;
 }
 
-// series: [{name, colour, dash, x: [...], y: [...]}]; x are numbers. Redraws when its box changes its width.
-export function lineChart({ label, series, height = 240, now = null, log = false, xname = "epoch", onpick = null, names = null }) {
+// The smallest and the largest of finite numbers.
+export const extent = (values) => values.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]);
+
+// series: [{name, colour, dash, x: [...], y: [...]}]; x are numbers. `span` are values that must be on the axis.
+// Redraws when its box changes its width.
+export function lineChart({ label, series, height = 240, now = null, log = false, xname = "epoch", onpick = null, names = null, span = null }) {
   const box = h("div.chart", { style: { "min-height": `${height}px` } });
   const tip = h("div.tip", { hidden: true });
   box.append(tip);
-  const finite = series.flatMap((line) => line.y.map(number)).filter((y) => Number.isFinite(y) && (!log || y > 0));
+  const finite = series.flatMap((line) => line.y.map(number)).filter((y) => y !== null && Number.isFinite(y) && (!log || y > 0));
   const xs = [...new Set(series.flatMap((line) => line.x))].sort((a, b) => a - b);
   const pad = { left: 48, right: 12, top: 8, bottom: 24 };
 
@@ -42,8 +46,7 @@ export function lineChart({ label, series, height = 240, now = null, log = false
       replace(box, told, tip);
       return;
     }
-    let low = Math.min(...finite);
-    let high = Math.max(...finite);
+    let [low, high] = extent(finite.concat(span || []));
     if (!(high - low > Math.max(Math.abs(low), Math.abs(high)) * 1e-9)) { // equal, but for rounding
       low -= Math.abs(low) * 0.1 || 0.5;
       high += Math.abs(high) * 0.1 || 0.5;

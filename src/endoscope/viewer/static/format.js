@@ -67,6 +67,11 @@ export function shape(sizes) {
   return sizes.length ? sizes.join("×") : "scalar";
 }
 
+// An evaluation has no number.
+export function epochText(epoch) {
+  return String(epoch) === "eval" ? "evaluation" : `epoch ${epoch}`;
+}
+
 export function better(direction) {
   if (!direction) return "";
   return direction === "higher" ? "higher is better" : "lower is better";

@@ -1,7 +1,7 @@
 // Draws one captured value (an Item of docs/viewer-api.md) by its renderer, with its statistics and its Python.
 
 import { announce, h, replace } from "./dom.js";
-import { histogram, lineChart, runColour, runDash } from "./charts.js";
+import { extent, histogram, lineChart, runColour, runDash } from "./charts.js";
 import { count, number, shape, show } from "./format.js";
 
 const WIDE = new Set(["channels", "table", "line", "attention", "text"]);
@@ -14,6 +14,8 @@ function picture(src, parameters = {}) {
   return url.pathname + url.search;
 }
 
+const pictureSide = () => (window.innerWidth > 1900 ? 208 : 144);
+
 // Small pictures are enlarged by a whole number, so that a pixel stays a square.
 function fitted(width, height, side) {
   const longest = Math.max(width, height, 1);
@@ -22,8 +24,9 @@ function fitted(width, height, side) {
   return { width: width * factor, height: height * factor, pixels: factor > 1 };
 }
 
-function img(src, width, height, alt, side) {
-  const size = fitted(width, height, side);
+// `factor`: how often the server has enlarged it already.
+function img(src, width, height, alt, side, factor = 1) {
+  const size = fitted(width / factor, height / factor, side);
   return h("img", { src: picture(src), width: size.width, height: size.height, alt, class: size.pixels ? "pixels" : null, decoding: "async" });
 }
 
@@ -61,7 +64,7 @@ function differenceScale(found) {
 // The picture of a difference of two items that look like `like`, with its scale. `found` has src and scale.
 export function drawDifference(like, found, { side }) {
   const { width, height } = sheetSize(like.body);
-  return [img(found.src, width, height, `difference of ${like.name}`, side), found.scale ? differenceScale(found.scale) : null];
+  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : null];
 }
 
 // What is not shown, or shown otherwise: said by the server, never left out.
@@ -157,7 +160,7 @@ function attention(item, { small, alt, side }) {
 
 function mask(item, { small, alt, side }) {
   const body = item.body;
-  const image = img(body.src, body.width, body.height, alt, side || 176);
+  const image = img(body.src, body.width, body.height, alt, side || 176, body.factor);
   if (small) return image;
   return h("div.pair", {}, image,
     h("div.classes", {}, (body.classes || []).map((c) =>
@@ -166,23 +169,46 @@ function mask(item, { small, alt, side }) {
 
 function heatmap(item, { small, alt, side }) {
   const body = item.body;
-  const alone = img(body.src, body.width, body.height, alt, side || 144);
+  const alone = img(body.src, body.width, body.height, alt, side || pictureSide(), body.factor);
   if (small) return alone;
-  const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, 144), h("figcaption", {}, "over the input")) : null;
+  const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, pictureSide(), body.factor), h("figcaption", {}, "over the input")) : null;
   return [
     h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
     h("div.under", {}, scale(body, item.stats)),
   ];
 }
 
-function line(item, { small }) {
+function line(item, { small, side, span }) {
   const body = item.body;
   const series = body.series.map((one, i) => ({
     name: one.name || item.name, colour: runColour(i), dash: runDash(i), x: one.values.map((_, k) => k), y: one.values,
   }));
-  const chart = lineChart({ label: `${item.name} as a line`, series, height: small ? 120 : 160, xname: "at" });
-  chart.style.width = small ? "240px" : "min(100%, 560px)";
-  return [chart, h("div.under", {}, small && body.shown === body.of ? null : h("span.mono", {}, ofText(body, "values")), series.length > 1 ? keys(series) : null)];
+  const chart = lineChart({ label: `${item.name} as a line`, series, height: small ? 120 : 160, xname: "at", span });
+  chart.style.width = small ? `min(100%, ${side || 240}px)` : "min(100%, 560px)";
+  const told = small && body.shown === body.of ? null : h("span.mono", {}, ofText(body, "values"));
+  return [chart, told || series.length > 1 ? h("div.under", {}, told, series.length > 1 ? keys(series) : null) : null];
+}
+
+// The range of two values that are drawn as lines, so that both have one axis; null when they are not.
+export function lineSpan(left, right) {
+  if (!left || !right || left.renderer !== "line" || right.renderer !== "line") return null;
+  const all = [left, right].flatMap((item) => item.body.series.flatMap((one) => one.values.map(number))).filter((y) => y !== null && Number.isFinite(y));
+  return all.length ? extent(all) : null;
+}
+
+// The difference of two lines of the same length, as a line; null when there is none.
+export function drawLineDifference(left, right, { side }) {
+  if (!lineSpan(left, right) || left.body.series.length !== right.body.series.length) return null;
+  const series = [];
+  for (const [i, one] of left.body.series.entries()) {
+    const other = right.body.series[i];
+    if (one.values.length !== other.values.length || one.name !== other.name) return null;
+    const y = one.values.map((v, k) => (number(v) === null || number(other.values[k]) === null ? null : number(v) - number(other.values[k])));
+    series.push({ name: one.name || left.name, colour: runColour(i), dash: runDash(i), x: y.map((_, k) => k), y });
+  }
+  const chart = lineChart({ label: `difference of ${left.name}, left less right`, series, height: 120, xname: "at", span: [0] });
+  chart.style.width = `min(100%, ${side}px)`;
+  return chart;
 }
 
 export function keys(series) {
@@ -209,7 +235,7 @@ function tableOf(item) {
 
 const DRAW = {
   image: (item, how) => [
-    img(item.body.src, item.body.width, item.body.height, how.alt, how.side || 144),
+    img(item.body.src, item.body.width, item.body.height, how.alt, how.side || pictureSide(), item.body.factor),
   ],
   channels, attention, mask, heatmap, line,
   histogram: (item, how) => histogram({ label: `histogram of ${item.name}`, edges: item.body.edges, counts: item.body.counts, width: how.small ? 220 : 320, height: how.small ? 96 : 120 }),
@@ -220,12 +246,13 @@ const DRAW = {
   problem: (item) => h("p.bad", {}, item.body.message),
 };
 
-// The value alone. `small` leaves out what stands around it; `side` is the longest side of a picture.
-export function drawBody(item, { small = false, side = null, epoch = null } = {}) {
+// The value alone. `small` leaves out what stands around it; `side` is the longest side of a picture, `span` what the
+// axis of a line must hold.
+export function drawBody(item, { small = false, side = null, epoch = null, span = null } = {}) {
   const alt = `${item.name}${item.shape ? `, ${shape(item.shape)}` : ""}${epoch === null ? "" : `, epoch ${epoch}`}`;
   const draw = DRAW[item.renderer];
   try {
-    if (draw) return draw(item, { small, side, alt });
+    if (draw) return draw(item, { small, side, alt, span });
     return h("p.soft", {}, `This viewer has no drawing for “${item.renderer}”. Its Python loads the value.`);
   } catch (error) {
     return h("p.bad", {}, `This value could not be drawn: ${error.message}`);

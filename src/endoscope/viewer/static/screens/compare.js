@@ -2,8 +2,8 @@
 
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
-import { number, show } from "../format.js";
-import { drawBody, drawDifference, scale, statsLine } from "../items.js";
+import { epochText, number, show } from "../format.js";
+import { drawBody, drawDifference, drawLineDifference, lineSpan, scale, statsLine } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
@@ -19,7 +19,7 @@ function sideCard(app, side, mode) {
   return h("div.sidecard", { data: { run: side.run, epoch: String(side.epoch), dp: String(side.dp) } },
     h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
-    h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : `epoch ${side.epoch}`].filter(Boolean).join(" · ")),
+    h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.name} `, h("b", {}, show(s.value, 4))))));
 }
 
@@ -27,14 +27,16 @@ function layer(one, largest) {
   const distance = one.distance;
   const relative = distance ? number(distance.relative_l2) : null;
   const share = relative === null || !Number.isFinite(relative) || !largest ? 0 : relative / largest;
-  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side: 224 }), scale(item.body, item.stats, "same range on both sides"), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
+  const side = window.innerWidth > 1900 ? 480 : 240;
+  const span = lineSpan(one.left, one.right);
+  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), scale(item.body, item.stats, "same range on both sides"), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
   const like = one.left || one.right;
   return h("article.layer", { data: { layer: one.id } },
     h("div.label", {}, one.debugger ? h("p.mono.faint", {}, one.debugger) : null, h("h3", {}, one.name),
       distance ? [h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })),
         h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))), h("span", {}, "cosine ", h("b", {}, show(distance.cosine))))] : h("p.faint", {}, "not comparable")),
     cell(one.left, "on the left"), cell(one.right, "on the right"),
-    h("div.item", {}, one.src && like ? drawDifference(like, one, { side: 224 }) : h("span.faint", {}, "–")));
+    h("div.item", {}, one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || h("span.faint", {}, "–")));
 }
 
 // In how many of the chosen runs the datapoint fails, as the map counts it.
@@ -103,11 +105,11 @@ export function mount(root, app) {
         if (late()) return;
         const distances = answer.layers.map((l) => (l.distance ? number(l.distance.relative_l2) : 0)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);
-        const about = h("div.sidecard", {}, h("h2", {}, "Difference"), h("p.sub", {}, "Left less right. Layers that differ most come first."),
+        const about = h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Difference")), h("p.sub", {}, "Left less right. Layers that differ most come first."),
           answer.note ? h("p.note", {}, answer.note) : null, often ? h("p.note", {}, often) : null);
         replace(body,
           h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
-            answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("h2", {}, "Nothing beside it"), h("p.soft", {}, answer.problem))),
+            answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing beside it")), h("p.soft", {}, answer.problem))),
           answer.problem && answer.right ? h("p.soft", {}, answer.problem) : null,
           answer.problem && captured.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", captured.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
           answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));

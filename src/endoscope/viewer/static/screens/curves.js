@@ -38,7 +38,7 @@ function chart(app, group, log) {
     h("div.chart-head", {}, h("h2", {}, title), h("span.faint", {}, group.kind === "loss" ? "mean of each epoch's batches" : better(group.direction)),
       h("span.mono", { style: { "margin-left": "auto" } }, values.length ? `epoch ${now}: ${values.join(", ")}` : "")),
     group.lines.length
-      ? lineChart({ label: `${title} over epochs: ${last}`, series: group.lines, now, log: log && group.lines.some((l) => l.y.some((y) => number(y) > 0)), onpick: (epoch) => app.setEpoch(epoch) })
+      ? lineChart({ label: `${title} over epochs: ${last}`, series: group.lines, height: window.innerWidth > 1900 ? 320 : 240, now, log: log && group.lines.some((l) => l.y.some((y) => number(y) > 0)), onpick: (epoch) => app.setEpoch(epoch) })
       : null,
     group.flat.length ? h("dl.totals", {}, group.flat.map((one) => h("div", {}, h("dt", {}, `${one.name}, evaluated`), h("dd", {}, show(one.value, 4))))) : null);
 }

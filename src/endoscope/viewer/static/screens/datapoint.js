@@ -2,7 +2,7 @@
 
 import { getLines } from "../api.js";
 import { announce, failure, h, kind, replace, skeleton } from "../dom.js";
-import { better, show } from "../format.js";
+import { better, epochText, show } from "../format.js";
 import { drawItem } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
@@ -102,7 +102,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       pill.className = one && one.fails ? "pill bad" : "pill";
       pill.textContent = one && one.value !== null ? (one.fails ? "fails" : "passes") : "no score";
       pill.title = one ? `by ${one.name}` : "";
-      sub.textContent = [sentence(head), `epoch ${head.epoch ?? epoch}`, run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
+      sub.textContent = [sentence(head), epochText(head.epoch ?? epoch), run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
       replace(numbers, scores(head));
       element.dataset.header = String(dp);
       body.dataset.waiting = "true"; // the values of the one before

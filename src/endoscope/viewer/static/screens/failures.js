@@ -41,7 +41,8 @@ export function worstTable(app, data, rows) {
     return h("span", { class: worse === null ? "soft" : worse ? "bad" : "good" }, signed(value));
   };
   const since = several || previous === null || previous === undefined ? "change" : `since epoch ${previous}`;
-  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ["label", 0], ["predicted", 0], [data.metric, 1], [since, 1]];
+  const changed = rows.some((row) => row.change !== null && row.change !== undefined);
+  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ["label", 0], ["predicted", 0], [data.metric, 1], ...(changed ? [[since, 1]] : [])];
   const pick = (row) => ({ dp: String(row.dp), ...(several ? { on: row.run.id } : {}) });
   return h("table", { "aria-label": "Worst datapoints" },
     h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),
@@ -51,7 +52,7 @@ export function worstTable(app, data, rows) {
       h("td", {}, row.label ?? "–"),
       h("td", {}, predicted(row)),
       h("td.num", {}, show(row.value, 4)),
-      h("td.num", {}, change(row.change))))));
+      changed ? h("td.num", {}, change(row.change)) : null))));
 }
 
 // With several runs: how many datapoints fail in how many of them, and which fail in most.
@@ -70,16 +71,21 @@ export function commonFailures(app, data) {
     const fails = data.fails[r][i];
     return h(fails ? "td.num.bad" : "td.num", {}, value === null ? "–" : show(value, 4), fails ? h("span.unseen", {}, " fails") : null, h("span.failmark", { "aria-hidden": "true" }, fails ? "◥" : ""));
   };
+  const beside = (dp) => {
+    const link = app.link({ screen: "compare", mode: "runs", other: null, dp }, "compare");
+    link.setAttribute("aria-label", `datapoint ${dp} side by side`);
+    return link;
+  };
   return h("div.section", { data: { common: String(failing.length) } }, h("h2", {}, "Common failures"),
     h("p.sub", {}, `${plural(failing.length, "datapoint")} ${failing.length === 1 ? "fails" : "fail"}: ${counts} runs.`, shown.length < failing.length ? ` The first ${shown.length}:` : ""),
-    h("table", { "aria-label": "Common failures" },
-      h("thead", {}, h("tr", {}, h("th.num", { scope: "col" }, "index"), h("th", { scope: "col" }, "fails in"), runs.map((run) => h("th.num", { scope: "col" }, run.name)), h("th", {}, h("span.unseen", {}, "compare")))),
+    h("div.scroll.common", {}, h("table", { "aria-label": "Common failures" },
+      h("thead", {}, h("tr", {}, h("th.num", { scope: "col" }, "index"), h("th", { scope: "col" }, "fails in"), runs.map((run) => h("th.num", { scope: "col", title: run.name }, h("span.short", {}, run.name))), h("th", {}, h("span.unseen", {}, "side by side")))),
       h("tbody", {}, shown.map((i) => {
         const dp = String(data.indices[i]);
         return h("tr.pick", { data: { key: dp }, onclick: (event) => { if (!event.target.closest("a")) app.go({ dp }); } },
           h("td.num", {}, app.link({ dp }, dp)),
           h("td", {}, `${data.common[i]} of ${runs.length} runs`),
           runs.map((_, r) => cell(i, r)),
-          h("td", {}, app.link({ screen: "compare", mode: "runs", other: null, dp }, "side by side")));
-      }))));
+          h("td", {}, beside(dp)));
+      })))));
 }

@@ -7,7 +7,7 @@ const LOOK = { running: "pill on", finished: "pill", interrupted: "pill warn", f
 
 function epochsOf(run) {
   const scored = run.epochs.filter((e) => e.scores);
-  if (run.epochs.some((e) => e.epoch === "eval")) return "evaluation";
+  if (run.kind === "evaluation") return "–";
   const wanted = run.progress && run.progress.epochs_wanted ? ` of ${run.progress.epochs_wanted}` : "";
   return `${scored.length}${wanted}`;
 }
@@ -15,10 +15,11 @@ function epochsOf(run) {
 function row(app, run) {
   const chosen = app.current.ids.includes(run.id);
   const captured = run.epochs.filter((e) => e.debugger).length;
-  const open = { screen: run.metrics.length ? "map" : run.epochs.length ? "curves" : "storage", run: [run.id], epoch: null, dp: null };
+  const open = { screen: run.metrics.length || run.epochs.some((e) => e.debugger || e.outputs) ? "map" : run.epochs.length ? "curves" : "storage", run: [run.id], epoch: null, dp: null };
   return h("tr", { class: chosen ? "on" : null, data: { key: run.id } },
     h("td", {}, h("input", { type: "checkbox", checked: chosen, "aria-label": `show ${run.name}`, onchange: (event) => app.toggleRun(run.id, event.target.checked) })),
     h("td", {}, app.link(open, run.name)),
+    h("td", {}, run.kind),
     h("td", {}, h("span", { class: LOOK[run.status] || "pill" }, run.status), run.status_text && run.status_text !== run.status ? h("div.faint", {}, run.status_text) : null),
     h("td.num", {}, epochsOf(run)),
     h("td.num", {}, run.datapoints === null ? "–" : count(run.datapoints)),
@@ -35,9 +36,9 @@ function trouble(run) {
 }
 
 export function mount(root, app) {
-  const panel = h("section.panel", {});
+  const panel = h("section.panel.list", {});
   root.append(panel);
-  const heads = [["", 0], ["run", 0], ["status", 0], ["epochs", 1], ["datapoints", 1], ["captured epochs", 1], ["scores of a datapoint", 0], ["size", 1], ["last write", 1]];
+  const heads = [["", 0], ["run", 0], ["kind", 0], ["status", 0], ["epochs", 1], ["datapoints", 1], ["captured epochs", 1], ["scores of a datapoint", 0], ["size", 1], ["last write", 1]];
   return {
     async update() {
       const { runs, problems } = app.list;
@@ -48,7 +49,7 @@ export function mount(root, app) {
       const focused = document.activeElement?.closest("tr")?.dataset.key;
       const chosen = app.current.runs.length;
       replace(panel,
-        h("div.head", {}, h("h1", {}, "Runs"), h("div.push", {},
+        h("div.head", {}, h("h1", {}, "Runs"), h("div.push.links", {},
           chosen > 1 ? app.link({ screen: "compare", mode: "runs" }, "Side by side") : null, app.link({ screen: "curves" }, "Curves"), app.link({ screen: "map" }, "Score map"))),
         h("p.sub", {}, `${runs.length} found, ${chosen} shown in the other screens. Tick several to compare them.`),
         h("div", { style: { "margin-top": "12px" } }, h("table.airy", { "aria-label": "Runs" },

@@ -10,11 +10,11 @@ function folder(one, largest) {
   const total = (key) => pages.reduce((sum, page) => sum + (page[key] || 0), 0);
   const dropped = total("dropped");
   return h("details.section", { data: { folder: one.name }, open: one.damage.length > 0 },
-    h("summary.head", { style: { cursor: "pointer" } }, h("h3", {}, one.name), h("span.mono.faint", {}, `${plural(pages.length, "page")} · ${plural(total("records"), "record")} · ${bytes(one.bytes)}`),
-      h("span.share", { "aria-hidden": "true", style: { width: `${Math.max(1, (one.bytes / Math.max(1, largest)) * 160)}px` } }),
-      one.damage.length ? h("span.pill.bad", {}, plural(one.damaged, "damaged record")) : null,
+    h("summary.folder", {}, h("h3", {}, one.name), h("span.mono", {}, plural(pages.length, "page")), h("span.mono", {}, plural(total("records"), "record")), h("span.mono", {}, bytes(one.bytes)),
+      h("span.track", { "aria-hidden": "true" }, h("span.share", { style: { width: `${(one.bytes / Math.max(1, largest)) * 100}%` } })),
+      h("span.pills", {}, one.damage.length ? h("span.pill.bad", {}, plural(one.damaged, "damaged record")) : null,
       dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
-      pages.some((page) => !page.closed) ? h("span.pill", {}, "still open") : null),
+      pages.some((page) => !page.closed) ? h("span.pill", {}, "still open") : null)),
     one.damaged > one.damage.length ? h("p.sub", {}, `The first ${one.damage.length} of ${count(one.damaged)}:`) : null,
     one.damage.length ? table("Damage", [
       { title: "file", cell: (d) => d.file }, { title: "record", number: true, cell: (d) => d.record ?? "–" }, { title: "reason", cell: (d) => d.reason }], one.damage) : null,

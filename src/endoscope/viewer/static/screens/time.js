@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { lineChart } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
-import { number, show } from "../format.js";
+import { epochText, number, show } from "../format.js";
 import { drawBody, drawDifference, isPicture, keys, scale, statsLine } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
@@ -20,9 +20,9 @@ async function choices(app, run, dp) {
 
 function frame(app, one, on, first) {
   const { item, difference } = one;
-  return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": `epoch ${one.epoch}`, data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
-    h("span.epoch", {}, `epoch ${one.epoch}`),
-    item && isPicture(item) ? drawBody(item, { small: true, side: 160, epoch: one.epoch })
+  return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": epochText(one.epoch), data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
+    h("span.epoch", {}, epochText(one.epoch)),
+    item && isPicture(item) ? drawBody(item, { small: true, side: window.innerWidth > 1900 ? 240 : 160, epoch: one.epoch })
       : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
     h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : first ? "first" : "no difference"));
 }
@@ -56,23 +56,24 @@ export function mount(root, app) {
     const now = found[at];
     const before = found[at - 1];
     const exact = String(now.epoch) === epoch;
-    const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": `epoch ${now.epoch}`, oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
+    const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": epochText(now.epoch), oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
     const held = document.activeElement && document.activeElement.getAttribute("aria-label") === "captured epoch";
-    const side = window.innerWidth > 1900 ? 528 : 320;
+    const wide = window.innerWidth > 1900;
+    const side = wide ? 704 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
     const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
     const lines = series(answer);
     replace(body,
       h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0))),
-      h("div.slider", {}, slider, h("output.mono", {}, `epoch ${now.epoch}`), exact ? null : h("span.faint", {}, `epoch ${epoch} was not captured`)),
+      h("div.slider", {}, slider, h("output.mono", {}, epochText(now.epoch)), exact ? null : h("span.faint", {}, `${epochText(epoch)} was not captured`)),
       h("div.section", {}, h("div.stage", {},
-        now.item ? large(now.item, `epoch ${now.epoch}`) : kind("Not captured", "This epoch has no such value."),
+        now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch has no such value."),
         before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, "The first captured epoch: nothing to compare with."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
           now.difference.src ? drawDifference(now.item, now.difference, { side }) : null,
           h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
-      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
+      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: wide ? 300 : 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
     if (held) body.querySelector('[aria-label="captured epoch"]').focus();
   }
