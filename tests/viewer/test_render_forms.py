@@ -19,6 +19,7 @@ from tests.viewer import quiet
 
 from endoscope.errors import ConfigError
 from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque
+from endoscope.viewer import export_html, html
 from endoscope.viewer.render import About, Renderer, View, colours, register, registry, unregister
 from endoscope.viewer.render.plain import jsonable
 from endoscope.viewer.render.registry import PICTURES, Form, NotDrawn, draw, picture
@@ -427,3 +428,36 @@ def test_a_picture_that_is_none_is_a_problem() -> None:
 def test_a_broken_renderer_ends_in_one_place() -> None:
     files = pathlib.Path(registry.__file__).parents[1].rglob("*.py")
     assert [path.name for path in files if "except Exception" in path.read_text()] == ["registry.py"]
+
+
+IDS = torch.tensor([[101, 2023, 2003, 102]])
+TOKEN_CASES: list[tuple[Any, About, str]] = [
+    (IDS, About("input_ids", "inputs"), "tokens"),
+    (IDS, About("", "labels"), "tokens"),
+    (torch.tensor([-100, 5, 7]), About("", "labels"), "tokens"),
+    ([101, 2023, 2003], About("ids", "outputs"), "tokens"),
+    (IDS[0], About("token_ids", "debugger"), "tokens"),
+    (IDS[0], About("counts", "debugger"), "line"),
+    (IDS[0].float(), About("", "inputs"), "line"),
+    (torch.tensor([-3000, 12, 500], dtype=torch.int16), About("audio", "inputs"), "line"),
+    (torch.tensor([-3000, 12, 500]), About("audio", "inputs"), "line"),
+    (torch.tensor([True, False]), About("", "labels"), "line"),
+    (torch.tensor([3]), About("", "labels"), "scalar"),
+]
+
+
+@pytest.mark.parametrize(("value", "about", "form"), TOKEN_CASES)
+def test_ids_are_no_curve(value: Any, about: About, form: str) -> None:
+    assert draw(value, about).form == form
+
+
+def test_ids_have_the_texts_of_their_tokens() -> None:
+    words = ("[CLS]", "this", "<b>", "[SEP]")
+    body = draw(IDS, About("input_ids", "inputs", tokens=words)).body
+    assert (body["values"], body["tokens"], body["shown"], body["of"]) == (IDS[0].tolist(), [*words], 4, 4)
+    assert draw(IDS, About("input_ids", "inputs", tokens=words[:3])).body["tokens"] is None
+    long = draw(torch.arange(5000), About("input_ids", "inputs")).body
+    assert (long["shown"], long["of"], long["note"]) == (1024, 5000, "the first 1,024 of 5,000")
+    for markup in (html.body("tokens", body), export_html.body("tokens", body)):
+        assert "this (2023)" in markup
+        assert "&lt;b&gt; (2003)" in markup

@@ -503,15 +503,69 @@ def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch:
     assert ", from 1" in viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
 
 
-def test_without_one_class_as_the_label_there_is_no_nearest(tmp_path: Path) -> None:
-    folder = runs.training(tmp_path / "run", epochs=2, class_names=None)
-    inputs = runs.inputs_of([0, 1])
-    inputs["labels"] = torch.rand(2, 7)
-    runs.write_pages(folder / "datapoints", {(0, 1): inputs})
-    told = Viewer(tmp_path).get("compare", mode="success", epoch=1, dp=0)
+def labelled(folder: Path, labels: Any, outputs: torch.Tensor, **about: Any) -> Viewer:
+    """A run with one epoch whose datapoint 0 is the only failure."""
+    indices = [*range(len(outputs))]
+    runs.write_about(folder / "run", **about)
+    inputs = {**runs.inputs_of(indices), "labels": labels}
+    runs.write_pages(folder / "run" / "datapoints", {tuple(indices): inputs})
+    runs.write_pages(folder / "run" / "epoch_0" / "outputs", {tuple(indices): {"outputs": outputs}})
+    rows = {k: {"loss": 9.0 if k == 0 else 0.1 * k} for k in indices}
+    runs.write_table(folder / "run" / "epoch_0", rows, epoch=0)
+    return Viewer(folder)
+
+
+def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Path) -> None:
+    targets = torch.tensor([[2.0], [9.0], [2.5], [-7.0], [3.0]])
+    viewer = labelled(tmp_path, targets, torch.rand(5, 1), class_names=None)
+    told = viewer.get("compare", mode="success", dp=0)
+    assert told["right"]["dp"] == 2
+    assert told["note"] == "The label nearest to this datapoint's, of 4 successes."
+    assert viewer.get("datapoint", dp=0)["prediction"] is None
+
+
+def test_the_nearest_success_of_a_segmentation_has_the_mask_most_alike(tmp_path: Path) -> None:
+    masks = torch.zeros(4, 8, 8, dtype=torch.int64)
+    masks[1:, :4] = 2
+    masks[3, :] = 0
+    masks[3, 0, 0] = 1
+    viewer = labelled(tmp_path, masks, torch.rand(4, 3, 8, 8))
+    assert viewer.get("compare", mode="success", dp=0)["right"]["dp"] == 3
+
+
+def test_labels_without_numbers_have_no_nearest(tmp_path: Path) -> None:
+    viewer = labelled(
+        tmp_path, per_datapoint(["a story", "another one", "a third"]), torch.rand(3, 1), class_names=None
+    )
+    told = viewer.get("compare", mode="success", dp=0)
     assert told["right"] is None
-    assert "label is not one class" in told["problem"]
-    assert Viewer(tmp_path).get("datapoint", epoch=1, dp=0)["prediction"] is None
+    assert "no label in numbers" in told["problem"]
+
+
+def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_path: Path) -> None:
+    masks = torch.randint(0, 3, (2, 8, 8), generator=torch.Generator().manual_seed(1))
+    outputs = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    viewer = labelled(tmp_path, masks, outputs)
+    found = viewer.items(dp=1)
+    label, predicted = found[None, "labels"], found[None, "predicted class"]
+    assert (label["renderer"], predicted["renderer"]) == ("mask", "mask")
+    assert found[None, "outputs"]["renderer"] == "channels"
+    expected = outputs[1].argmax(0)
+    told = {one["index"]: one for one in predicted["body"]["classes"]}
+    assert {k: one["share"] * 64 for k, one in told.items()} == {k: (expected == k).sum().item() for k in told}
+    assert {one["name"] for one in told.values()} == {*runs.CLASS_NAMES}
+    colours = {one["index"]: one["colour"] for one in label["body"]["classes"]}
+    assert colours == {k: one["colour"] for k, one in told.items()}
+    pixels = viewer.pixels(predicted["body"]["src"])
+    size = pixels.shape[0] // 8
+    for y, x in ((0, 0), (3, 5), (7, 7)):
+        colour = "#" + "".join(f"{c:02x}" for c in pixels[y * size, x * size, :3])
+        assert colour == colours[int(expected[y, x])]
+    space: dict[str, Any] = {}
+    exec(predicted["snippet"], space)
+    assert (torch.as_tensor(space["value"]).reshape(8, 8) == expected).all()
+    strip = viewer.get("time", dp=1, item=predicted["id"])
+    assert strip["epochs"][0]["item"]["renderer"] == "mask"
 
 
 def test_a_mode_that_is_none(viewer: Viewer) -> None:

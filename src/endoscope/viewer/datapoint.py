@@ -19,6 +19,7 @@ from endoscope.viewer.render.registry import About
 from endoscope.viewer.values import (
     Found,
     Prediction,
+    class_maps,
     find,
     is_classification,
     is_of,
@@ -29,6 +30,8 @@ from endoscope.viewer.values import (
     walk,
 )
 
+PREDICTED = "predicted class"
+"""The name of the item that says which class an output has at each pixel."""
 MOST_BYTES = 256 << 20
 """Tensors of a debugger, or of a section, that are read for one datapoint."""
 _TOKENS = 1 << 16  # bytes of inputs that may have tokens beside them
@@ -151,14 +154,21 @@ class Datapoint:
 
     # ---- items
     def items(self, section: str, debugger: str | None = None) -> Iterator[Found]:
-        """The values of a section other than ``debugger``, or of one debugger."""
-        return walk(section, self.read(section, debugger), debugger)
+        """The values of a section other than ``debugger``, or of one debugger.
+
+        Outputs that are a map for each class have the class with the largest one at each pixel before them.
+        """
+        value = self.read(section, debugger)
+        if section == "outputs":
+            for path, lookup, found in class_maps(value, self.labels, self._kept.class_names):
+                yield Found(section, None, (*path, PREDICTED), found, lookup)
+        yield from walk(section, value, debugger)
 
     def find(self, id: str) -> Found | None:
         """The item of that id; no other debugger is read."""
         for section in ("inputs", "labels", "meta_info", "outputs"):
             if is_of(id, section, ""):
-                return find(id, section, self.read(section))
+                return next((found for found in self.items(section) if found.id == id), None)
         if is_of(id, "debugger"):
             for name in self.debuggers():
                 if is_of(id, "debugger", name):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from endoscope.viewer.html import data_address, text
+from endoscope.viewer.html import data_address, text, tokens
 from endoscope.viewer.ranking import Bools, Column
 from endoscope.viewer.render.pictures import Picture
 from endoscope.viewer.render.registry import Body, Form
@@ -234,6 +234,8 @@ def body(form: Form, made: Body) -> str:
         return f"<p><b>{text(shown(made['value']))}</b>{name}</p>"
     if form == "text":
         return f"<pre>{text(made['text'])}</pre>"
+    if form == "tokens":
+        return f'<p class="what">{" · ".join(map(text, tokens(made)))}</p>'
     if form == "line":
         return "".join(
             f'<div class="what">{text(one.get("name") or "")}</div>{line(one["values"])}' for one in made["series"]

@@ -58,11 +58,20 @@ def body(form: Form, made: Body, *, png: bytes | None = None) -> str:
         return f"<code>{text(_shown(made['value']))}</code>{name}"
     if form == "text":
         return f'<pre style="white-space:pre-wrap;max-height:20em;overflow:auto">{text(made["text"])}</pre>'
+    if form == "tokens":
+        return f'<div style="{STYLE[2]};overflow-wrap:anywhere">{" · ".join(map(text, tokens(made)))}</div>'
     if form == "line":
         return "".join(_line(series["values"]) for series in made["series"])
     if form == "histogram":
         return _bars(made["counts"])
     return f"<em>{text(made.get('message', 'nothing to see'))}</em>"
+
+
+def tokens(made: Body) -> list[str]:
+    """Ids with their texts, where they have any."""
+    texts = made.get("tokens") or [None] * len(made["values"])
+    pairs = zip(made["values"], texts, strict=False)
+    return [str(id) if word is None else f"{word} ({id})" for id, word in pairs]
 
 
 def _line(values: Sequence[Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from endoscope.viewer.render.curves import is_number_list
-from endoscope.viewer.render.numbers import Numbers, is_numbers
+from endoscope.viewer.render.numbers import Numbers, is_numbers, laid_out
 from endoscope.viewer.render.plain import CELL, SHORT_LIST, is_scalar, key_text, keys_of, members, shortened
 from endoscope.viewer.render.registry import registered
 from endoscope.viewer.render.tables import probabilities
@@ -269,6 +269,28 @@ def prediction_of(row: Any) -> Prediction | None:
         return None
     best = int(shares.argmax())
     return Prediction(best, float(shares[best]), how)
+
+
+def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Key, str, Any]]:
+    """Of outputs with a map for each class: where they are, Python that gives the class at each pixel, and that.
+
+    A map for each class has as many channels as there are names of classes, or it has the size of the label mask.
+    """
+    sizes = {tuple(found.value.shape[-2:]) for found in walk("labels", labels) if _is_mask(found.value)}
+    for found in walk("outputs", outputs):
+        x = laid_out(found.value)
+        if x is None or x.whole or len(x.shape) not in (3, 4) or (len(x.shape) == 4 and x.shape[0] != 1):
+            continue
+        at = len(x.shape) - 3
+        channels, height, width = x.shape[at:]
+        named = class_names is not None and channels == len(class_names)
+        if channels > 1 and min(height, width) >= 4 and (named or (height, width) in sizes):
+            yield found.path, f"{found.lookup}.argmax({at})", x.take().argmax(at)
+
+
+def _is_mask(value: Any) -> bool:
+    x = laid_out(value)
+    return x is not None and x.whole and len(x.shape) in (2, 3, 4) and all(n == 1 for n in x.shape[:-2])
 
 
 def tokens_of(*sections: Any) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from endoscope.viewer.render.images import ImageRenderer, MaskRenderer
 from endoscope.viewer.render.registry import Renderer
 from endoscope.viewer.render.tables import ClassesRenderer, TableRenderer
 from endoscope.viewer.render.texts import AnythingRenderer, ScalarRenderer, TextRenderer
+from endoscope.viewer.render.tokens import TokensRenderer
 
 RENDERERS: tuple[Renderer, ...] = (
     ScalarRenderer(),
@@ -19,6 +20,7 @@ RENDERERS: tuple[Renderer, ...] = (
     ImageRenderer(),
     ChannelsRenderer(),
     MatrixRenderer(),
+    TokensRenderer(),
     LineRenderer(),
     HistogramRenderer(),
     TableRenderer(),

@@ -4,7 +4,7 @@ import { announce, h, replace } from "./dom.js";
 import { extent, histogram, lineChart, runColour, runDash } from "./charts.js";
 import { count, number, shape, show } from "./format.js";
 
-const WIDE = new Set(["channels", "table", "line", "attention", "text"]);
+const WIDE = new Set(["channels", "table", "line", "attention", "text", "tokens"]);
 
 // An address of the server with another parameter; only addresses of pictures are ever asked for.
 function picture(src, parameters = {}) {
@@ -175,7 +175,19 @@ function heatmap(item, { small, alt, side }) {
   return [
     h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
     h("div.under", {}, scale(body, item.stats)),
+    body.tokens ? words(body.tokens, "rows, from the top") : null,
   ];
+}
+
+function words(list, label) {
+  return h("div.tokens", { role: "list", "aria-label": label }, list.map((one) => h("span", { role: "listitem" }, one)));
+}
+
+// Ids in a row, each with its text where it has one.
+function tokens(item) {
+  const { values, tokens: texts, shown, of } = item.body;
+  const each = values.map((id, i) => (texts ? [texts[i], h("small.faint", {}, ` ${id}`)] : String(id)));
+  return [words(each, `ids of ${item.name}`), shown < of ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "values"))) : null];
 }
 
 function line(item, { small, side, span }) {
@@ -237,7 +249,7 @@ const DRAW = {
   image: (item, how) => [
     img(item.body.src, item.body.width, item.body.height, how.alt, how.side || pictureSide(), item.body.factor),
   ],
-  channels, attention, mask, heatmap, line,
+  channels, attention, mask, heatmap, line, tokens,
   histogram: (item, how) => histogram({ label: `histogram of ${item.name}`, edges: item.body.edges, counts: item.body.counts, width: how.small ? 220 : 320, height: how.small ? 96 : 120 }),
   table: tableOf,
   text: (item) => [h("pre.value", {}, item.body.text), item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "characters"))) : null],

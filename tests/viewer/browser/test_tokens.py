@@ -1,0 +1,29 @@
+"""Ids of tokens are a row of tokens, and rows of a matrix that has one for each token say which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tests.viewer import runs
+from tests.viewer.browser.conftest import Opener, Serve, expect
+
+from endoscope.values import per_datapoint
+
+
+def test_ids_and_rows_have_the_texts_of_their_tokens(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    words = ["[CLS]", "<b>", "seen", "[SEP]"]
+    folder = tmp_path / "run"
+    runs.write_about(folder)
+    inputs = {
+        "inputs": {"input_ids": torch.tensor([[101, 7, 2003, 102]]), "tokens": per_datapoint([words])},
+        "labels": torch.tensor([1]),
+    }
+    runs.write_pages(folder / "datapoints", {(0,): inputs})
+    runs.write_pages(folder / "epoch_0" / "outputs", {(0,): {"outputs": torch.rand(1, 4, 32)}})
+    runs.write_table(folder / "epoch_0", {0: {"loss": 1.0}}, epoch=0)
+    page = viewer(served(tmp_path)).open("/map")
+    expect(page.locator("[data-renderer='tokens'] .tokens span")).to_have_text(
+        ["[CLS] 101", "<b> 7", "seen 2003", "[SEP] 102"]
+    )
+    expect(page.locator("[data-section='outputs'] [data-renderer='heatmap'] .tokens span")).to_have_text(words)
