@@ -97,10 +97,10 @@ def test_an_error_is_told_and_taken_back(first: Viewer) -> None:
 
 def test_a_page_that_could_not_start_does_so_later(first: Viewer) -> None:
     page = first.page
-    page.route("**/api/runs", lambda route: route.abort())
+    page.route("**/api/runs*", lambda route: route.abort())
     page.goto(f"{first.base}/runs")
     expect(page.locator(".trouble")).to_contain_text("does not answer")
-    page.unroute("**/api/runs")
+    page.unroute("**/api/runs*")
     expect(page.locator("tbody tr")).to_have_count(3)
     expect(page.locator(".lost")).to_be_hidden()
     first.errors.clear()
@@ -111,7 +111,7 @@ def test_stamp_is_asked_for_without_names_when_there_are_many_runs(first: Viewer
     page = first.page
     some = page.request.get(f"{first.base}/api/runs").json()
     many = [{**some["runs"][0], "id": f"a-rather-long-name-of-a-run-{k:08d}"} for k in range(600)]
-    page.route("**/api/runs", lambda route: route.fulfill(json={"runs": many, "problems": []}))
+    page.route("**/api/runs*", lambda route: route.fulfill(json={"runs": many, "problems": []}))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/stamp" in request.url else None)
     first.open("/runs")

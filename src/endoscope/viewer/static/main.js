@@ -228,7 +228,7 @@ function updateFrame() {
   const at = current.epochs.findIndex((e) => e.epoch === current.epoch);
   parts.epoch.max = String(Math.max(0, current.epochs.length - 1));
   parts.epoch.value = String(Math.max(0, at));
-  parts.epoch.disabled = current.epochs.length < 2;
+  parts.epoch.hidden = current.epochs.length < 2;
   parts.epoch.setAttribute("aria-valuetext", `epoch ${current.epoch}`);
   parts.epochText.textContent = current.epoch === null ? "–" : current.epoch;
   parts.epochControl.hidden = !current.epochs.length;
@@ -318,7 +318,11 @@ async function look() {
   if (changed || back) forget();
   if (changed || back || stale) {
     await loadRuns();
-    if (!stale || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
+    if (changed || back || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
+    else {
+      app.current = resolve(app.selection, app.list.runs);
+      updateFrame(); // more runs in the menu
+    }
   }
   stamp = { of, text: answer.stamp };
 }
