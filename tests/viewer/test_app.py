@@ -90,6 +90,12 @@ def test_our_files_are_served_with_their_type_and_not_sent_twice(client: Client)
         assert (again.status, again.body) == (304, b"")
 
 
+def test_the_icon_is_kept_and_the_scripts_are_not(client: Client) -> None:
+    """Browsers ask for the icon again at every step in the history, unless they may keep it."""
+    assert client.get("/static/icon.svg").header("cache-control") == "private, max-age=86400"
+    assert client.get("/static/main.js").header("cache-control") == "private, no-cache"
+
+
 # ---------------------------------------------------------------- errors
 @pytest.fixture
 def broken(folder: Path) -> Starlette:

@@ -95,6 +95,8 @@ def _static(request: Request) -> Response:
         raise HTTPException(404)
     kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]
     found = FileResponse(path, media_type=kind, stat_result=path.stat())
+    if path.suffix == ".svg":
+        found.headers["Cache-Control"] = "private, max-age=86400"  # browsers ask for the icon at every step otherwise
     if request.headers.get("if-none-match") == found.headers["etag"]:
         return Response(status_code=304, headers={"ETag": found.headers["etag"]})
     return found

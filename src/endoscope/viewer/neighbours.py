@@ -55,7 +55,9 @@ def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
         return Nearest(None, "The outputs of this datapoint were not kept; choose the other one by its index.")
     good, looked_at = _spread(successes[np.isin(successes, kept)], LOOKED_AT)
     alike: list[tuple[float, int]] = []
+    seen = 0
     for other in looked_at:
+        seen += 1
         one = wrong.beside(other)
         if one.label != wrong.label:
             continue
@@ -68,8 +70,8 @@ def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
     if not alike:
         return Nearest(None, f"None of the {len(looked_at):,} successes looked at has the label {name!r}.")
     limits = f"of {len(alike):,} successes with the label {name!r}"
-    if len(looked_at) < good or len(alike) == CANDIDATES:
-        limits += f", from {len(looked_at):,} of {good:,} successes"
+    if seen < good:
+        limits += f", from {seen:,} of {good:,} successes"
     return Nearest(min(alike)[1], f"The outputs nearest to this datapoint's, {limits}.")
 
 
