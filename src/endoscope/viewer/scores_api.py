@@ -33,6 +33,7 @@ from endoscope.viewer.library import (
     needed_epoch,
     scores_name,
 )
+from endoscope.viewer.read_ahead import ReadAhead
 
 ORDERS = ("failures", "index", "change", "disagreement")
 FORMS = ("json", "arrays")
@@ -53,6 +54,7 @@ class _Scores:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._encoded: Cache[bytes] = Cache(_KEPT, len)
+        self._ahead = ReadAhead()
         self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
 
     # ---- curves
@@ -91,7 +93,9 @@ class _Scores:
         of = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
         key = (selection.entries, selection.metric, wanted, selection.percentile, of)
         state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
-        body = self._encoded.get(key, state, lambda: _map(selection, epochs, before, wanted))
+        with self._ahead.paused():
+            body = self._encoded.get(key, state, lambda: _map(selection, epochs, before, wanted))
+        self._ahead.read_beside(epochs[0])
         return answer_once(request, body, _digest(repr((key, state))), media_type=wanted.media_type)
 
 

@@ -1,0 +1,92 @@
+"""ReadAhead: the score files of a run's other epochs are read, and so kept by their `Run`, while nobody waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from endoscope.runs import Epoch
+from endoscope.viewer.library import scores_name
+
+_MOST_BYTES = 32 << 20  # of score files that are read ahead; a run keeps more
+_PAUSE_S = 0.02
+
+
+class ReadAhead:
+    """Reads on one thread, those near the epoch that was asked for last first.
+
+    >>> ahead = ReadAhead()
+    >>> with ahead.paused():
+    ...     table = epoch.scores                # nothing else is read meanwhile
+    >>> ahead.read_beside(epoch)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: Epoch | None = None
+        self._works = False
+        self._waiting = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Somebody waits: no other file is begun."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def read_beside(self, epoch: Epoch | None) -> None:
+        """Begin with the files near this epoch, which is read already; at once, on another thread."""
+        if epoch is None or epoch.number is None:
+            return
+        with self._lock:
+            self._wanted = epoch
+            if self._works:
+                return
+            self._works = True
+        threading.Thread(target=self._work, name="endoscope-read-ahead", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                epoch, self._wanted = self._wanted, None
+                if epoch is None:
+                    self._works = False
+                    return
+            self._read(epoch)
+
+    def _read(self, epoch: Epoch) -> None:
+        left = _MOST_BYTES
+        for other in near(epoch):
+            left -= _size(other)
+            if left < 0 or not self._may_go_on():
+                return
+            _ = other.scores  # what is wrong with it is told when it is asked for
+
+    def _may_go_on(self) -> bool:
+        """Whether nobody waits any more, and no other epoch was asked for since."""
+        while True:
+            with self._lock:
+                if self._wanted is not None:
+                    return False
+                if not self._waiting:
+                    return True
+            threading.Event().wait(_PAUSE_S)
+
+
+def near(epoch: Epoch) -> list[Epoch]:
+    """The other scored epochs of the run, the nearest first, of two as near the earlier: it is needed for a change."""
+    others = [one for one in epoch.run.epochs if one.number is not None and one.number != epoch.number]
+    scored = [one for one in others if one.holds(scores_name(one))]
+    return sorted(scored, key=lambda one: (abs((one.number or 0) - (epoch.number or 0)), one.number or 0))
+
+
+def _size(epoch: Epoch) -> int:
+    try:
+        return (epoch.path / scores_name(epoch)).lstat().st_size
+    except OSError:
+        return 0

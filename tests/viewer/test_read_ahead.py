@@ -1,0 +1,90 @@
+"""Score files read ahead: which ones, in which order, and never while somebody waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.viewer import runs
+
+from endoscope.runs import Epoch, Run
+from endoscope.viewer import read_ahead
+from endoscope.viewer.read_ahead import ReadAhead, near
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    folder = tmp_path / "a"
+    runs.write_about(folder)
+    for epoch in (0, 1, 2, 5, 6, 7):
+        runs.write_table(folder / f"epoch_{epoch}", runs.usual_rows(epoch), epoch=epoch)
+    (folder / "epoch_8").mkdir()  # not validated yet
+    return Run(folder)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The epochs whose scores were asked for."""
+    found: list[int | None] = []
+    true = Epoch.scores
+    assert true.fget is not None
+    get = true.fget
+    monkeypatch.setattr(Epoch, "scores", property(lambda self: (found.append(self.number), get(self))[1]))
+    return found
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def epoch_of(run: Run, number: int) -> Epoch:
+    found = run.epoch(number)
+    assert found is not None
+    return found
+
+
+def test_nearest_first_and_only_scored_ones(run: Run) -> None:
+    assert [one.number for one in near(epoch_of(run, 5))] == [6, 7, 2, 1, 0]
+    assert [one.number for one in near(epoch_of(run, 1))] == [0, 2, 5, 6, 7]
+
+
+def test_all_others_are_read_once_asked(run: Run, read: list[int | None]) -> None:
+    ahead = ReadAhead()
+    ahead.read_beside(epoch_of(run, 7))
+    wait_until(lambda: len(read) == 5)
+    assert read == [6, 5, 2, 1, 0]
+    ahead.read_beside(epoch_of(run, 0))  # the thread has ended, or takes this up
+    wait_until(lambda: len(read) == 10)
+    assert read[5:] == [1, 2, 5, 6, 7]
+
+
+def test_nothing_is_begun_while_somebody_waits(run: Run, read: list[int | None]) -> None:
+    ahead = ReadAhead()
+    with ahead.paused():
+        ahead.read_beside(epoch_of(run, 7))
+        time.sleep(0.1)
+        assert read == []
+    wait_until(lambda: len(read) == 5)
+
+
+def test_not_more_than_may_be_kept(run: Run, read: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (run.path / "epoch_6" / "validation_scores.json").stat().st_size
+    monkeypatch.setattr(read_ahead, "_MOST_BYTES", 2 * size + size // 2)
+    ahead = ReadAhead()
+    ahead.read_beside(epoch_of(run, 7))
+    wait_until(lambda: not any(one.name == "endoscope-read-ahead" for one in threading.enumerate()))
+    assert read == [6, 5]
+
+
+def test_an_evaluation_has_no_others(tmp_path: Path, read: list[int | None]) -> None:
+    run = Run(runs.evaluation(tmp_path / "e"))
+    ReadAhead().read_beside(run.epochs[0])
+    ReadAhead().read_beside(None)
+    time.sleep(0.05)
+    assert read == []
