@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from endoscope import BaseDebugger, SequentialDebugger, load_debug_outputs
-from endoscope.pages import encoding, sink
+from endoscope.pages import sink
+from endoscope.tensors import Snapshot
 
 SHAPES = {"stage1": (64, 56, 56), "stage2": (128, 28, 28), "stage3": (256, 14, 14), "stage4": (512, 7, 7)}
 MAP_BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}
@@ -93,7 +94,8 @@ def write_page(folder: Path, page: Sequence[Record]) -> None:
     folder.mkdir()
     pages = sink.SafetensorsSink(folder, page_size=2 * RECORDS * RECORD_BYTES, rank=None)
     for idx, record in enumerate(page):
-        pages.append(encoding.encode_record(idx, {"record": record}, {}), dropped=0)
+        pages.append(sink.Captured(idx, {"record": Snapshot(record, [])}, {}, RECORD_BYTES), dropped=0)
+        pages.write()
     pages.close(dropped=0)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import enum
+import json
+import pickle
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,7 @@ from tests.warm import Say, WarmProcess
 from torch import Tensor, nn
 
 from endoscope import SequentialDebugger
-from endoscope.debuggers.wrappers.sequential_debugger import handed_out
+from endoscope.debuggers.wrappers.sequential_debugger import HandedOut
 from endoscope.tensors import (
     MAX_DEPTH,
     Snapshot,
@@ -382,21 +385,15 @@ def on_its_way(value: float) -> tuple[Snapshot, FakeEvent, Tensor]:
 
 def test_waiting_for_a_device() -> None:
     taken, event, _ = on_its_way(3)
-    assert not taken.ready
     assert taken.wait()["output"].tolist() == [3, 3]
-    assert taken.ready
     taken.wait()
     assert event.waited == 1
-
-
-def test_a_copy_on_the_host_is_ready() -> None:
-    assert snapshot(torch.zeros(2)).ready
 
 
 def test_joined_snapshots_wait_for_all() -> None:
     (one, first, _), (two, second, _) = on_its_way(1), on_its_way(2)
     joined = Snapshot.joined([one, snapshot({"output": torch.zeros(2)}), two])
-    assert not joined.ready
+    assert first.waited == second.waited == 0
     assert [v["output"].tolist() for v in joined.wait()] == [[1, 1], [0, 0], [2, 2]]
     assert first.waited == second.waited == 1
 
@@ -429,7 +426,7 @@ def _matched(value: Any) -> Any:
 @pytest.mark.parametrize("way", ACCESS)
 def test_what_a_call_returns_waits_when_it_is_looked_at(way: str) -> None:
     taken, event, host = on_its_way(5)
-    seen = handed_out({"a": taken})
+    seen = HandedOut({"a": taken})
     assert list(seen) == ["a"]
     assert len(seen) == 1
     assert "a" in seen
@@ -438,12 +435,40 @@ def test_what_a_call_returns_waits_when_it_is_looked_at(way: str) -> None:
     assert ACCESS[way](seen)["output"].tolist() == [5, 5]
 
 
-def test_what_is_ready_is_a_plain_dict() -> None:
-    assert type(handed_out({"a": snapshot(torch.zeros(1))})) is dict
+def test_what_a_call_returns_is_the_users_own() -> None:
+    """What he does to it does not reach the record, which the writer thread may not have written yet."""
+    taken = snapshot({"output": torch.zeros(2)})
+    seen = HandedOut({"a": taken})
+    seen["a"]["output"].add_(1)
+    assert seen["a"]["output"].tolist() == [1, 1]
+    assert taken.value["output"].tolist() == [0, 0]
+
+
+def test_what_a_call_returns_behaves_as_a_dict() -> None:
+    seen = HandedOut({"a": snapshot("one"), "b": snapshot("two"), "c": snapshot("three")})
+    assert seen == {"a": "one", "b": "two", "c": "three"}
+    assert seen != {"a": "one"}
+    seen["a"] = "mine"
+    del seen["b"]
+    seen.update(d="more")
+    assert (dict(seen), json.loads(json.dumps(seen))) == ({"a": "mine", "c": "three", "d": "more"},) * 2
+    for copied in (copy.deepcopy(seen), pickle.loads(pickle.dumps(seen))):
+        assert type(copied) is dict
+        assert copied == seen
+
+
+def test_what_fails_when_it_is_looked_at_is_absent() -> None:
+    taken = snapshot(torch.zeros(1))
+    taken.finish = lambda value: 1 / 0
+    seen = HandedOut({"a": taken, "b": snapshot("two")})
+    assert "a" not in seen.copy()
+    assert seen == {"b": "two"}
+    with pytest.raises(KeyError):
+        seen["a"]
 
 
 def test_a_missing_name_is_a_missing_key() -> None:
-    seen = handed_out({"a": on_its_way(1)[0]})
+    seen = HandedOut({"a": on_its_way(1)[0]})
     with pytest.raises(KeyError):
         seen["b"]
     assert seen.get("b", 7) == 7

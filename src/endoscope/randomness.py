@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _threads = (
     _thread._count
 )  # those made by Python and alive, besides the main one; a fifth of threading.active_count's cost
+_generator = torch.default_generator
+_push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 
@@ -55,70 +57,87 @@ class random_kept:  # used like torch.no_grad
     True
     """
 
+    __slots__ = ("_apart", "_before", "_others", "_python", "_seed")
+
     def __init__(self, *, python: bool = False) -> None:
         self._python = python
 
     def __enter__(self) -> None:
         self._before = _States()
         self._others = (random.getstate(), np.random.get_state()) if self._python else None
-        self._apart = None if _threads() <= QuietThread.alive else _DrawnApart(self._before)
-        if self._apart is not None:
-            self._apart.__enter__()  # type: ignore[no-untyped-call]
+        self._apart = _threads() > QuietThread.alive
+        if self._apart:
+            self._seed = _generator.initial_seed()
+            _push(_DrawnApart())
 
     def __exit__(self, *error: Any) -> None:
-        if self._apart is not None:
-            self._apart.__exit__(*error)  # type: ignore[no-untyped-call]
-        if self._apart is None or self._apart.seeded:
+        if self._apart:
+            _pop(None)
+        if not self._apart or self._seeded():
             self._before.put_back()
         if self._others is not None:
             random.setstate(self._others[0])
             np.random.set_state(self._others[1])
 
+    def _seeded(self) -> bool:
+        """Whether the generator was seeded meanwhile, perhaps with the seed that it had. That is no operation, so that
+        it is not seen when it is done."""
+        seed = _generator.initial_seed()
+        if seed != self._seed:
+            return True
+        now = _generator.get_state().numpy().tobytes()
+        if now == self._before.cpu.numpy().tobytes():
+            return False
+        return now == torch.Generator().manual_seed(seed).get_state().numpy().tobytes()
+
 
 class _States:
     """The present states of torch's generators."""
 
+    __slots__ = ("_cuda", "cpu")
+
     def __init__(self) -> None:
-        self.cpu = torch.default_generator.get_state()
+        self.cpu = _generator.get_state()
         self._cuda = torch.cuda.get_rng_state_all() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
-        torch.default_generator.set_state(self.cpu)
+        _generator.set_state(self.cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
 
 class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """This thread's draws come from states of its own; those of the generators are exchanged for as long as a draw."""
+    """This thread's draws come from states of its own; those of the generators are exchanged for as long as a draw.
 
-    def __init__(self, mine: _States) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._mine = self._begun = mine
-        self._seed = torch.initial_seed()
+    It is pushed without the mode's ``__enter__``, which costs five times as much and sets flags for the whole process:
+    two threads that leave in the order in which they came would leave them set.
+    """
 
-    @property
-    def seeded(self) -> bool:
-        """Whether the generator was seeded meanwhile, perhaps with the seed that it had."""
-        if torch.initial_seed() != self._seed:
-            return True
-        now = torch.default_generator.get_state()
-        return not torch.equal(now, self._begun.cpu) and torch.equal(
-            now, torch.Generator().manual_seed(self._seed).get_state()
-        )
+    def __init__(self) -> None:  # as little as can be: one is made in every hook
+        self._mine: _States | None = None
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in function.tags or kwargs.get("generator") is not None:
+        if function in _DRAWS_NOTHING:
+            return function(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded not in function.tags:
+            _DRAWS_NOTHING.add(function)
+            return function(*args, **kwargs)
+        if kwargs.get("generator") is not None:
             return function(*args, **kwargs)
         theirs = _States()
-        self._mine.put_back()
+        if self._mine is not None:
+            self._mine.put_back()
         try:
             return function(*args, **kwargs)
         finally:
             self._mine = _States()
             theirs.put_back()
+
+
+_DRAWS_NOTHING: set[Any] = set()  # operations: their tags are dear to ask for
 
 
 def alone() -> bool:

@@ -153,6 +153,28 @@ def nbytes(value: Any) -> int:
     return total
 
 
+def weight(value: Any) -> int:
+    """About how many bytes a captured value takes in memory: its tensors, its text, a little for everything else.
+
+    >>> weight({"a": torch.zeros(1000), "b": "text"})
+    4132
+    """
+    kind = type(value)
+    if kind is torch.Tensor:
+        return 64 + tensor_nbytes(value)
+    if kind is dict:
+        return sum(map(weight, value.values()))
+    if kind is Snapshot:
+        return weight(value.value)
+    if kind is str or kind is bytes:
+        return 64 + len(value)
+    if kind in _ATOMS:
+        return 16
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return 64 + sum(map(weight, value))
+    return 1024 + nbytes(value)
+
+
 def tensor_nbytes(t: torch.Tensor) -> int:
     if t.layout is torch.strided:
         return t.numel() * t.element_size()
@@ -185,16 +207,6 @@ class Snapshot:
         each = (lambda values: [f(v) if f else v for f, v in zip(finish, values, strict=True)]) if any(finish) else None
         return cls([p.value for p in parts], [e for p in parts for e in p._events], each)
 
-    @property
-    def arrived(self) -> bool:
-        """Whether the bytes are in host memory."""
-        return not self._events
-
-    @property
-    def ready(self) -> bool:
-        """Whether ``value`` can be looked at as it is."""
-        return not self._events and self.finish is None
-
     def wait(self) -> Any:
         """Block until the bytes have arrived in host memory, and finish. For the writer thread, never in a hook."""
         for event in self._events:
@@ -203,22 +215,20 @@ class Snapshot:
         if self.finish is not None:
             with _finishing:  # the writer thread may wait as the user looks
                 if self.finish is not None:
-                    self.value = self.finish(self.value)
+                    try:
+                        self.value = self.finish(self.value)
+                    except Exception as e:
+                        self.finish = partial(_raise, e)  # tried once, whoever asks
+                        raise
                     self.finish = None
         return self.value
 
 
+def _raise(error: Exception, value: Any) -> Any:
+    raise error
+
+
 _finishing = threading.Lock()
-
-
-def ready_values(snapshots: Mapping[str, Snapshot]) -> dict[str, Any] | None:
-    """Their values by name; None when one of them must be waited for."""
-    values = {}
-    for name, s in snapshots.items():
-        if s._events or s.finish is not None:
-            return None
-        values[name] = s.value
-    return values
 
 
 def snapshot(value: Any) -> Snapshot:

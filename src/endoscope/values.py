@@ -25,7 +25,7 @@ class WholeBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Later:
-    """A value to be copied now, and what to make of the copy once the forward is over."""
+    """A value to be copied now, and what to make of the copy on another thread; returned by a ``process_later``."""
 
     value: Any
     finish: Callable[[Any], Any]

@@ -173,6 +173,8 @@ def kept_by(outputs: int, model: nn.Module, debugger: SequentialDebugger | None)
         kept[-1].sum().backward(retain_graph=True)
         if debugger is not None:
             debugger({"meta_info": {"idx": idx}}, model)
+    if debugger is not None:
+        assert debugger.flush()  # what waits to be written is alive
     model.zero_grad(set_to_none=True)
     return Census.of(model).tensors - before
 

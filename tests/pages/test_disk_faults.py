@@ -19,6 +19,7 @@ from tests.warm import Say, WarmProcess
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.wrappers.sequential_debugger import SaveReport, SequentialDebugger
 from endoscope.errors import PageError
+from endoscope.pages import writer
 from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.verify import verify_folder
 
@@ -35,10 +36,10 @@ INPUTS = torch.randn(RECORDS, 1, 4)
 EXPECTED = [MODEL(x) for x in INPUTS]
 
 
-def loop(folder: Path, **settings: Any) -> tuple[bool, SaveReport]:
+def loop(folder: Path, page_mb: float = 0.002, **settings: Any) -> tuple[bool, SaveReport]:
     """A user's loop: the model's outputs are what they are without a debugger, whatever the disk does."""
     config = [{"name": "seen", "debugger_config": {"class": Output, "args": {"layer_name": ""}}}]
-    with SequentialDebugger(config, MODEL, 0.002, output_dir=folder, **settings) as d:
+    with SequentialDebugger(config, MODEL, page_mb, output_dir=folder, **settings) as d:
         d.enabled = True
         for idx, x in enumerate(INPUTS):
             y = MODEL(x)
@@ -103,6 +104,32 @@ def test_every_call_can_fail(
             faults.append(f"{about}: {damage}")
     assert faults == []
     assert (lost > 5) == (fault != "short")  # the faults were real
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("fault", ["full", "half"])
+def test_records_that_are_written_together_are_not_lost_together(
+    fault: Fault, lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One page takes all of them in one call: when it fails they are tried one by one."""
+    monkeypatch.setattr(writer, "TOGETHER_SECONDS", 60.0)
+    disk = FaultyDisk(tmp_path, monkeypatch)
+    total = calls_of_a_healthy_run(disk, tmp_path / "healthy", page_mb=1)
+    assert total < 2 * RECORDS  # two calls a record, were they written one by one
+    lost = []
+    for n in range(1, total + 1):
+        disk.calls.clear()
+        disk.mend()
+        disk.fail(n, fault, lasting=lasting)
+        flushed, report = loop(tmp_path / str(n), page_mb=1)
+        disk.mend()
+        there = read_all(tmp_path / str(n))
+        lost.append(RECORDS - len(there))
+        assert report.lost == lost[-1]
+        assert flushed == (report.lost == 0)
+        assert [str(d) for d in verify_folder(tmp_path / str(n)) if "catalogue" not in d.file] == []
+    assert max(lost) == (RECORDS if lasting else 1)
+    assert 0 in lost
 
 
 @pytest.mark.parametrize("call", ["fsync", "pwrite"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 import warnings
@@ -16,8 +17,8 @@ from tests.captures import datapoint, debugger, opened
 from tests.sameness import canonical
 
 from endoscope.errors import PageError
-from endoscope.pages import encoding
-from endoscope.pages.sink import SafetensorsSink, Unencoded
+from endoscope.pages import writer as page_writer
+from endoscope.pages.sink import Captured, SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 from endoscope.tensors import snapshot
@@ -45,7 +46,7 @@ class Disk(SafetensorsSink):
         assert self.open.wait(PATIENCE_S)
         self.fault(what)
 
-    def append(self, record: encoding.Record | Unencoded, *, dropped: int) -> None:
+    def append(self, record: Captured, *, dropped: int) -> None:
         self._wait("append")
         super().append(record, dropped=dropped)
 
@@ -219,6 +220,42 @@ def test_text_counts_too(tmp_path: Path) -> None:
     w = writer(disk, queue_kb=20, on_full="drop")
     assert sum(put(w, idx, "x" * 5000) for idx in range(20)) <= 4
     disk.open.set()
+    w.close()
+
+
+# ---------------------------------------------------------------- written together
+def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda *a: (calls.append(a), real(*a))[1])
+    monkeypatch.setattr(page_writer, "TOGETHER_SECONDS", PATIENCE_S)
+    w = writer(Disk(tmp_path))
+    for idx in range(50):
+        put(w, idx)
+    assert w.flush()
+    assert len(calls) == 3  # the page's first line, all tensors, all lines
+    assert list(opened(tmp_path)) == list(range(50))
+    w.close()
+
+
+def test_a_record_waits_for_others_only_so_long(tmp_path: Path) -> None:
+    w = writer(Disk(tmp_path))
+    put(w, 7)
+    until = time.monotonic() + PATIENCE_S
+    while not list(tmp_path.iterdir()) or 7 not in opened(tmp_path):
+        assert time.monotonic() < until, "it is never written without a flush"
+        time.sleep(0.01)
+    w.close()
+
+
+def test_enough_bytes_wait_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_writer, "TOGETHER_SECONDS", 1000.0)
+    disk = Disk(tmp_path)
+    w = writer(disk, queue_kb=64 << 10)
+    put(w, 0)
+    assert not disk.reached.wait(STUCK_S)
+    put(w, 1, torch.zeros(page_writer.TOGETHER_BYTES // 4))
+    assert disk.reached.wait(PATIENCE_S)
     w.close()
 
 

@@ -27,8 +27,8 @@ class FeatureMapDebugger(ForwardDebugger):
         return {"error": "Output is not a tensor"} if feature_map is None else self._described(feature_map)
 
     def process_later(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
-        """In the hook only the copy; the numbers come from the copy when the forward is over, where they cost the half
-        (and on CUDA no synchronisation)."""
+        """In the hook only the copy; the numbers come from the copy on the writer thread, where the loop does not wait
+        for them (and on CUDA nothing is synchronised)."""
         feature_map = first_tensor(output)
         return {"error": "Output is not a tensor"} if feature_map is None else Later(feature_map, self._described)
 

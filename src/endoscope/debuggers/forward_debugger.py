@@ -43,7 +43,10 @@ class ForwardDebugger(BaseDebugger):
 
     @property
     def hooked(self) -> Callable[[torch.nn.Module, Any, Any], Any]:
-        """What a hook calls: `process_forward`, or the ``process_later`` of a class that defines both."""
+        """What a hook calls: `process_forward`, or the ``process_later`` of a class that defines both.
+
+        The latter returns a `Later`: what to copy in the hook, and what to make of the copy on the writer thread.
+        """
         if "process_forward" not in vars(self):
             for cls in type(self).__mro__:
                 if "process_forward" in vars(cls):

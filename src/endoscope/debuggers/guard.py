@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -74,29 +75,42 @@ class Guard:
         if gradient:
             _set_grad_enabled(False)
         try:
-            result = owned(function(*args))
+            try:
+                returned = function(*args)
+            finally:
+                if state is not None:
+                    _generator.set_state(state)
+                elif random is not None:
+                    random.__exit__(None, None, None)
+                if _is_grad_enabled():  # switched on inside
+                    _set_grad_enabled(False)
+            result = owned(returned)
         except Exception as e:  # noqa: BLE001
             return self.failed(name, e)
         finally:
-            if _is_grad_enabled() != gradient:  # also where it was switched on inside
-                _set_grad_enabled(gradient)
-            if state is not None:
-                _generator.set_state(state)
-            elif random is not None:
-                random.__exit__(None, None, None)
-        if self.failures and name in self.failures:
+            if gradient:
+                _set_grad_enabled(True)
+        if result.finish is not None:
+            result.finish = partial(self._finished, name, result.finish)
+        elif self.failures and name in self.failures:
             self.failures[name].in_a_row = 0
         return result
 
-    def finish(self, name: str, seen: Snapshot) -> str | None:
-        """Finish what a debugger left for later, if its bytes are here; returns the message of a failure."""
-        if not seen.arrived:
-            return None
+    def _finished(self, name: str, finish: Callable[[Any], Any], value: Any) -> Any:
+        """What a debugger left for later, done on the thread that needs it first: most often the writer's."""
         try:
-            seen.wait()
-        except Exception as e:  # noqa: BLE001
-            return self.failed(name, e)
-        return None
+            result = finish(value)
+        except Exception as e:
+            self.failed(name, e)
+            raise
+        if name in self.failures:
+            self.failures[name].in_a_row = 0
+        return result
+
+    @property
+    def raises(self) -> bool:
+        """Whether failures are raised: then what was left for later is finished on the user's thread."""
+        return self._on_error == "raise"
 
     def failed(self, name: str, error: Exception) -> str:
         """Take a failure into account; returns its message, or raises it for those who want that."""

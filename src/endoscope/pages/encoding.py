@@ -1,7 +1,6 @@
 """Encoding: a record's values to the blocks of a page and the body of its line.
 
-Runs on the thread that called the debugger when the bytes are ready (measured faster than handing it to the writer
-thread). Pure functions; no file is touched here.
+Runs on the writer thread. Pure functions; no file is touched here.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class _Unusual(Exception):
 
 class _Usual:
     """The block of what most debuggers return, a dict, perhaps of dicts, with plain tensors of one dtype: the same that
-    `_Encoder` makes of it, in a third of its time, for which the training loop waits."""
+    `_Encoder` makes of it, in a third of its time."""
 
     def __init__(self, record: Record) -> None:
         self.start = record.nbytes

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import itertools
 import os
 import re
 import sys
@@ -67,13 +69,19 @@ def write_all(fd: int, buffers: Sequence[Any]) -> int:
         done = os.writev(fd, views[:_IOV_MAX])
 
 
+Held = tuple[encoding.Record, bytes, int]
+"""A record that is not written yet, its line, and how many were dropped before it."""
+
+
 class Page:
-    """One open page; `append` records, then `close`."""
+    """One open page; `append` records and `write` them, then `close`."""
 
     def __init__(self, folder: Path, number: int, rank: int | None, *, data_start: int) -> None:
         self.name = page_name(number, rank)
         self.folder = folder
         self.data_start = self._end = data_start
+        self._planned = data_start  # where the next record begins when all that are held are written
+        self._held: list[Held] = []
         self.records = self.dropped = 0
         self.size = 512  # the first and the closing line
         self.header_size = 512  # what the header holds besides the records' entries
@@ -97,29 +105,79 @@ class Page:
             self._unmake()
             raise
 
-    def append(self, record: encoding.Record) -> None:
-        """Write one record: its tensors, then its line. A failure takes back what was written of it, and is raised."""
-        line = record.line(self._end)
+    def append(self, record: encoding.Record, dropped: int = 0) -> None:
+        """Take one record, with how many were dropped before it; `write` writes it."""
+        line = record.line(self._planned)
+        self._held.append((record, line, dropped))
+        self._planned += record.nbytes
+        self.size += record.nbytes + len(line)
+
+    def write(self) -> list[tuple[OSError, int]]:
+        """Write what was appended, all at once; returns why a record is lost, and how many were dropped before it."""
+        held, self._held = self._held, []
+        lost: list[tuple[OSError, int]] = []
+        if not held:
+            return lost
         try:
-            if record.buffers:
-                write_all(self._data, record.buffers)
-            write_all(self._text, [line])
+            self._write(held)
+        except OSError as e:
+            if self._broken:  # what could not be taken back is there
+                whole = self._whole_lines([line for _, line, _ in held])
+                self._account(held[:whole])
+                lost = [(e, dropped) for _, _, dropped in held[whole:]]
+            elif len(held) == 1:
+                lost = [(e, held[0][2])]
+            else:
+                lost = self._write_one_by_one(held)
+            self._planned = self._end
+        return lost
+
+    def _write_one_by_one(self, held: Sequence[Held]) -> list[tuple[OSError, int]]:
+        """A full disk may have room for some of them."""
+        lost = []
+        for record, _, dropped in held:
+            line = record.line(self._end)
+            try:
+                if self._broken:
+                    raise OSError(errno.EIO, "the page cannot be cut back to its last whole record")
+                self._write([(record, line, dropped)])
+            except OSError as e:
+                lost.append((e, dropped))
+        return lost
+
+    def _write(self, held: Sequence[Held]) -> None:
+        """Tensors first, then their lines. A failure takes back what was written of them, and is raised."""
+        buffers = [b for record, _, _ in held for b in record.buffers]
+        try:
+            if buffers:
+                write_all(self._data, buffers)
+            write_all(self._text, [b"".join(line for _, line, _ in held)])
         except OSError:
             self._take_back()
             raise
-        label = header.label(record.idx)
-        self._entries += [(label, e, self._end) for e in record.entries]
-        self.indices += record.indices
-        self.counts.append(len(record.indices))
-        self._end += record.nbytes
-        self.starts.append(self.line_end)
-        self.line_end += len(line)
-        self.ends.append(self.line_end)
-        self.size += record.nbytes + len(line)
-        self.records += 1
+        self._account(held)
         if self._end - self._synced >= _START_WRITEBACK:
             _begin_writeback(self._data, self._synced, self._end - self._synced)
             self._synced = self._end
+
+    def _account(self, held: Sequence[Held]) -> None:
+        for record, line, dropped in held:
+            label = header.label(record.idx)
+            self._entries += [(label, e, self._end) for e in record.entries]
+            self.indices += record.indices
+            self.counts.append(len(record.indices))
+            self._end += record.nbytes
+            self.starts.append(self.line_end)
+            self.line_end += len(line)
+            self.ends.append(self.line_end)
+            self.dropped += dropped
+        self.records += len(held)
+
+    def _whole_lines(self, lines: Sequence[bytes]) -> int:
+        """How many of these lines the text holds behind the last record."""
+        ends = itertools.accumulate(map(len, lines), initial=self.line_end)
+        size = os.fstat(self._text).st_size
+        return sum(end <= size for end in ends) - 1
 
     def _take_back(self) -> None:
         """After a failed write: cut both files back to the last whole record."""

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from endoscope.errors import ConfigError, PageFormatError
-from endoscope.pages import encoding, format, page, scalars
-from endoscope.pages.sink import SafetensorsSink, Unencoded
+from endoscope.pages import format, page, scalars
+from endoscope.pages.sink import Captured, Lost, SafetensorsSink
 from endoscope.pages.writer import PageWriter
 from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
@@ -102,8 +102,7 @@ class PickleSink:
         self._page: dict[int, Any] = {}
         self.unsaved = 0
 
-    def append(self, record: encoding.Record | Unencoded, *, dropped: int) -> None:
-        assert isinstance(record, Unencoded), "pickle pages take records unencoded"
+    def append(self, record: Captured, *, dropped: int) -> None:
         if self._page and self._size + record.nbytes > self.page_size:
             self._turn()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
@@ -113,6 +112,9 @@ class PickleSink:
             self._page[idx] = apply_tensor_op(_picklable, outputs)
         self._size += record.nbytes
         self.unsaved += 1
+
+    def write(self) -> list[Lost]:
+        return []
 
     def flush(self) -> None:
         if not self.unsaved:

@@ -16,20 +16,9 @@ from endoscope.pages.encoding import Record, encode_record
 from endoscope.tensors import Snapshot
 
 
-class PageSink(Protocol):
-    """Where records go in the writer thread: safetensors pages, or pickle pages."""
-
-    unsaved: int
-    """Records that were appended and are not in the kernel's hands yet."""
-
-    def append(self, record: Record | Unencoded, *, dropped: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self, *, dropped: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Unencoded:
-    """A record whose bytes a device has not delivered yet, or that a pickle page takes as it is."""
+class Captured:
+    """A record as the debuggers gave it; a device may still be delivering its bytes."""
 
     idx: int | list[int]
     outputs: Mapping[str, Snapshot]
@@ -37,13 +26,39 @@ class Unencoded:
     nbytes: int
 
     def encode(self) -> Record:
-        return encode_record(self.idx, {k: s.wait() for k, s in self.outputs.items()}, self.notes)
+        values, failures = {}, dict(self.notes.get("failures", {}))
+        for name, seen in self.outputs.items():
+            try:
+                values[name] = seen.wait()
+            except Exception as e:  # noqa: BLE001  # what a debugger left for later is the user's, too
+                failures[name] = f"{type(e).__name__}: {e}"
+        return encode_record(self.idx, values, {**self.notes, "failures": failures} if failures else self.notes)
+
+
+Lost = tuple[Exception, int]
+"""Why a record was lost, and how many had been dropped before it."""
+
+
+class PageSink(Protocol):
+    """Where records go in the writer thread: safetensors pages, or pickle pages."""
+
+    unsaved: int
+    """Records that stay in memory, also after `write`, until `flush` or a full page."""
+
+    def append(self, record: Captured, *, dropped: int) -> None:
+        """Take one record. It may wait for `write`."""
+
+    def write(self) -> list[Lost]:
+        """Hand what waits to the kernel; returns what could not be written."""
+
+    def flush(self) -> None: ...
+    def close(self, *, dropped: int) -> None: ...
 
 
 class SafetensorsSink:
     """Records into ``page_N.safetensors`` and ``page_N.jsonl``, a new pair whenever the page size would be passed."""
 
-    unsaved = 0  # every append hands its bytes to the kernel
+    unsaved = 0
 
     def __init__(self, folder: Path, *, page_size: int, rank: int | None, first_page: int = 0) -> None:
         self.folder = folder
@@ -53,10 +68,10 @@ class SafetensorsSink:
         self._next = first_page
         self._room = 16 << 10
         self._catalogue = folder / page.catalogue_name(rank)
+        self._lost: list[Lost] = []
 
-    def append(self, record: Record | Unencoded, *, dropped: int) -> None:
-        if isinstance(record, Unencoded):
-            record = record.encode()
+    def append(self, captured: Captured, *, dropped: int) -> None:
+        record = captured.encode()
         if dropped:
             record.body += b',"dropped":%d' % dropped
         entries = header.header_bytes(record, header.label(record.idx))
@@ -75,9 +90,14 @@ class SafetensorsSink:
             room = 512 + max(entries, min(expected, max(self._room, record.nbytes)))
             number, self._next = self._next, self._next + 1
             p = self._page = page.Page(self.folder, number, self.rank, data_start=-(-room // 64) * 64)
-        p.append(record)
+        p.append(record, dropped)
         p.header_size += entries
-        p.dropped += dropped
+
+    def write(self) -> list[Lost]:
+        if self._page is not None:
+            self._lost += self._page.write()
+        lost, self._lost = self._lost, []
+        return lost
 
     def flush(self) -> None:
         """Nothing to do."""
@@ -86,6 +106,7 @@ class SafetensorsSink:
         p, self._page = self._page, None
         if p is None:
             return
+        self._lost += p.write()
         p.close(dropped=dropped)
         page.sync_folder(self.folder)
         info = catalogue.PageInfo(p.name, dropped + p.dropped, data_start=p.data_start)

@@ -158,9 +158,7 @@ class PageStore:
             sink = PickleSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
         else:
             sink = SafetensorsSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
-        self._open.writer = PageWriter(
-            sink, queue_bytes=s.queue_bytes, on_full=s.on_full, encode=s.page_format == "safetensors"
-        )
+        self._open.writer = PageWriter(sink, queue_bytes=s.queue_bytes, on_full=s.on_full)
         return self._open.writer
 
     def flush(self) -> bool:

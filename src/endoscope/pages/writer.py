@@ -1,29 +1,32 @@
-"""The page writer: a queue bounded in bytes and one thread, which hands each record to a sink; flush and close.
+"""The page writer: a queue bounded in bytes and one thread, which hands the records to a sink; flush and close.
 
-`PageWriter.put` encodes on the calling thread when the bytes are there and only queues; the thread does nothing but
-place records in pages and call the kernel. An error of the disk loses the record it met, is logged once and counted;
-it is never raised into the caller's loop.
+`PageWriter.put` only queues. The thread waits until some records are there and writes them together: in a running model
+Python is dear the first time and cheap the second, and every call of the kernel makes the loop wait for the interpreter
+lock. An error of the disk loses the record it met, is logged once and counted; it is never raised into the loop.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from endoscope.errors import PageError
-from endoscope.pages.encoding import Record, encode_record
-from endoscope.pages.sink import PageSink, Unencoded
+from endoscope.pages.sink import Captured, PageSink
 from endoscope.randomness import QuietThread
-from endoscope.tensors import Snapshot, nbytes, ready_values
+from endoscope.tensors import Snapshot, weight
 
 log = logging.getLogger("endoscope")
 
 OnFull = Literal["block", "drop"]
+
+TOGETHER_BYTES = 4 << 20
+TOGETHER_SECONDS = 0.1
+"""A record waits for others until they are so many bytes together, or so long. A flush waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,9 @@ class WriterClosed(PageError):
 
 @dataclass(slots=True)
 class _Queued:
-    """A record in the queue: its size there, and how many were dropped before it."""
+    """A record in the queue, and how many were dropped before it."""
 
-    record: Record | Unencoded
-    size: int
+    record: Captured
     dropped: int
 
 
@@ -70,15 +72,16 @@ class PageWriter:
     >>> writer.flush()          # True: everything so far is in the kernel's hands, and survives a kill
     """
 
-    def __init__(self, sink: PageSink, *, queue_bytes: int, on_full: OnFull = "block", encode: bool = True) -> None:
+    def __init__(self, sink: PageSink, *, queue_bytes: int, on_full: OnFull = "block") -> None:
         self._sink = sink
         self._limit = queue_bytes
         self._on_full = on_full
-        self._encode = encode
-        self._queue: queue.SimpleQueue[_Queued | _Flush | None] = queue.SimpleQueue()
-        self._lock = threading.Condition(threading.Lock())
-        self._pending = 0
-        self._waiting = 0
+        self._queue: deque[_Queued | _Flush | None] = deque()
+        self._lock = threading.Lock()
+        self._arrived, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._pending = 0  # bytes that were put and are not written
+        self._queued = 0  # those of them that the thread has not taken out
+        self._hurried = False
         self._dropped_since = 0
         self._written = self._dropped = self._lost = 0
         self._thread: threading.Thread | None = None
@@ -99,35 +102,39 @@ class PageWriter:
         """Queue one record; False when it was dropped. Waits while the queue is full, unless ``on_full="drop"``."""
         if self.foreign:
             return False
-        item: Record | Unencoded
-        values = ready_values(outputs) if self._encode else None
-        if values is not None:
-            item = encode_record(idx, values, notes)
-            size = item.nbytes + len(item.body)
-        else:
-            size = sum(nbytes(s.value) for s in outputs.values()) + 1024
-            item = Unencoded(idx, outputs, notes, size)
+        size = weight(outputs) + weight(notes)
+        item = Captured(idx, outputs, notes, size)
         with self._lock:
             if self._closed:
                 raise WriterClosed("this page writer is closed")
             # A record larger than the whole queue passes alone: refusing it would lose it, waiting would never end.
             while self._pending and self._pending + size > self._limit:
+                self._hurry()
                 if self._on_full == "drop":
                     self._dropped += 1
                     self._dropped_since += 1
                     return False
-                self._waiting += 1
-                self._lock.wait()
-                self._waiting -= 1
+                self._room.wait()
                 if self._closed:  # while this record waited
                     raise WriterClosed("this page writer is closed")
             self._pending += size
+            self._queued += size
             dropped, self._dropped_since = self._dropped_since, 0
+            self._queue.append(_Queued(item, dropped))
             if self._thread is None:
                 self._thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
                 self._thread.start()
-            self._queue.put(_Queued(item, size, dropped))
+            if self._queued >= TOGETHER_BYTES:
+                self._hurry()
+            elif len(self._queue) == 1:
+                self._arrived.notify()
         return True
+
+    def _hurry(self) -> None:
+        """Have the thread write at once. The lock is held."""
+        if not self._hurried:
+            self._hurried = True
+            self._arrived.notify()
 
     def flush(self) -> bool:
         """Return when everything put so far has been handed to the kernel; False when some of it was lost."""
@@ -142,10 +149,10 @@ class PageWriter:
             if self._closed:
                 return
             self._closed = True
-        if self._thread is None:
-            return
-        self._queue.put(_Flush(lambda: self._sink.close(dropped=self._dropped_since)))
-        self._queue.put(None)
+            if self._thread is None:
+                return
+            self._queue += (_Flush(lambda: self._sink.close(dropped=self._dropped_since)), None)
+            self._hurry()
         if threading.current_thread() is self._thread:  # the collector can run anywhere, here too: the rest follows
             return
         self._thread.join()
@@ -161,42 +168,79 @@ class PageWriter:
                 return
             mark = None if self._closed else _Flush(action)
             if mark is not None:
-                self._queue.put(mark)
+                self._queue.append(mark)
+                self._hurry()
         if mark is not None:
             mark.reached.wait()
         else:
             thread.join()  # another thread is closing: when that is done, everything is written
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                self._deal_with(item)
-            except Exception as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
-                self._failed(e, item)
-            self._finish(item)
-            del item  # the bytes must not outlive their turn while the thread waits for the next
+        while self._write(self._taken_out()):
+            pass
 
-    def _deal_with(self, item: _Queued | _Flush) -> None:
-        if isinstance(item, _Flush):
-            item.action()
-        else:
-            self._sink.append(item.record, dropped=item.dropped)
-            self._written += 1
+    def _taken_out(self) -> deque[_Queued | _Flush | None]:
+        """Wait for records, and take out as many as are written together."""
+        items: deque[_Queued | _Flush | None] = deque()
+        size = 0
+        with self._lock:
+            while not self._queue:
+                self._arrived.wait()
+            if not self._hurried:
+                self._arrived.wait_for(lambda: self._hurried, TOGETHER_SECONDS)
+            while self._queue and size < TOGETHER_BYTES:
+                item = self._queue.popleft()
+                items.append(item)
+                size += item.record.nbytes if isinstance(item, _Queued) else 0
+            self._queued -= size
+            self._hurried = bool(self._queue)
+        return items
 
-    def _failed(self, error: Exception, item: _Queued | _Flush) -> None:
-        if isinstance(item, _Queued):
-            self._lost += 1
-            with self._lock:
-                self._dropped_since += item.dropped
+    def _write(self, items: deque[_Queued | _Flush | None]) -> bool:
+        """Deal with the items, which are let go of one by one; False after the last one of all."""
+        taken = size = 0
+        item = None
+        while items:
+            item = items.popleft()
+            if isinstance(item, _Queued):
+                size += item.record.nbytes
+                try:
+                    self._sink.append(item.record, dropped=item.dropped)
+                    taken += 1
+                except Exception as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
+                    self._failed(e, item.dropped)
+            elif item is not None:
+                taken = self._handed_over(taken)
+                try:
+                    item.action()
+                except Exception as e:  # noqa: BLE001
+                    self._tell(e)
+                item.reached.set()
+        self._handed_over(taken)
+        with self._lock:
+            self._pending -= size
+            self._room.notify_all()
+        return item is not None
+
+    def _handed_over(self, taken: int) -> int:
+        """Have the sink give what it was given to the kernel; returns how many are left: none."""
+        try:
+            lost = self._sink.write()
+        except Exception as e:  # noqa: BLE001
+            lost = [(e, 0)] * taken
+        self._written += taken - len(lost)
+        for error, dropped in lost:
+            self._failed(error, dropped)
+        return 0
+
+    def _failed(self, error: Exception, dropped: int) -> None:
+        """A record is lost, but not the number of those that were dropped before it."""
+        self._lost += 1
+        with self._lock:
+            self._dropped_since += dropped
+        self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
         if self._problem is None:
             self._problem = f"{type(error).__name__}: {error}"
             log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)
-
-    def _finish(self, item: _Queued | _Flush) -> None:
-        if isinstance(item, _Flush):
-            item.reached.set()
-            return
-        with self._lock:
-            self._pending -= item.size
-            if self._waiting:
-                self._lock.notify_all()

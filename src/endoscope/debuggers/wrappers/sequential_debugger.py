@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.tensors import Snapshot, ready_values
+from endoscope.tensors import Snapshot, snapshot
 
 log = logging.getLogger("endoscope")
 
@@ -166,7 +167,7 @@ class SequentialDebugger(BaseDebugger):
         if "absent" in notes:
             self._tell_absent(notes)
         self._store.put(idx, seen, notes)
-        return handed_out(seen)
+        return HandedOut(seen)
 
     def _tell_absent(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
         if self._captures.nothing_ran(notes):
@@ -272,64 +273,90 @@ def _by_layer(debuggers: Mapping[str, BaseDebugger], kind: type) -> dict[str, li
     return found
 
 
-class _Arriving(dict[str, Any]):
-    """``{name: outputs}`` whose bytes a device is still delivering: looking at a value waits for them."""
+class HandedOut(dict[str, Any]):
+    """``{name: outputs}`` that is made when it is looked at: most loops never look.
+
+    Its tensors are copies, because those of the record wait for the writer thread, and a user may change his. On CUDA
+    looking waits for the device.
+    """
 
     def __init__(self, seen: Mapping[str, Snapshot]) -> None:
-        super().__init__({name: s.value for name, s in seen.items()})
-        self._seen = seen
+        super().__init__(dict.fromkeys(seen))
+        self._seen = dict(seen)
 
-    def _arrived(self) -> dict[str, Any]:
-        for name in self._seen:
-            self[name]
+    def _made(self) -> dict[str, Any]:
+        for name in [*self._seen]:
+            with suppress(KeyError):
+                self[name]
         return dict(super().items())
 
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()  # its being here makes dict(...) and {**...} ask for the values one by one
 
+    def __eq__(self, other: object) -> bool:
+        return self._made() == other
+
+    def __ne__(self, other: object) -> bool:
+        return self._made() != other
+
+    __hash__ = None
+
     def __or__(self, other: Any) -> Any:
-        return self._arrived() | other
+        return self._made() | other
 
     def __ror__(self, other: Any) -> Any:
-        return other | self._arrived()
+        return other | self._made()
 
     def __getitem__(self, name: str) -> Any:
-        value = self._seen[name].wait()
+        seen = self._seen.pop(name, None)
+        if seen is not None:
+            try:
+                super().__setitem__(name, snapshot(seen.wait()).value)
+            except Exception:  # noqa: BLE001  # of the debugger: it is in the record's notes
+                super().__delitem__(name)
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._seen.pop(name, None)
         super().__setitem__(name, value)
-        return value
+
+    def __delitem__(self, name: str) -> None:
+        self._seen.pop(name, None)
+        super().__delitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401
 
     def values(self) -> Any:
-        self._arrived()
+        self._made()
         return super().values()
 
     def items(self) -> Any:
-        self._arrived()
+        self._made()
         return super().items()
 
     def pop(self, *args: Any) -> Any:
-        self._arrived()
+        self._made()
         return super().pop(*args)
 
     def popitem(self) -> Any:
-        self._arrived()
+        self._made()
         return super().popitem()
 
     def setdefault(self, *args: Any) -> Any:
-        self._arrived()
+        self._made()
         return super().setdefault(*args)
 
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        self._made()
+        super().update(*args, **kwargs)
+
     def copy(self) -> dict[str, Any]:
-        return self._arrived()
+        return self._made()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self._made(),)
 
     def __repr__(self) -> str:
-        self._arrived()
+        self._made()
         return super().__repr__()
-
-
-def handed_out(seen: Mapping[str, Snapshot]) -> dict[str, Any]:
-    """What a call returns: the values themselves, or on a device a dict that waits when it is looked at."""
-    values = ready_values(seen)
-    return values if values is not None else _Arriving(seen)
