@@ -21,6 +21,7 @@ from endoscope.runs import RunNotFoundError, layout
 from endoscope.runs.scores import ScoreNotFoundError
 from endoscope.viewer import runs_api, scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
+from endoscope.viewer.modules import imported
 from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
 
 SCREENS = {
@@ -81,9 +82,11 @@ def _landing(library: Library) -> Endpoint:
 
 
 def _shell(pages: Environment, screen: str, title: str) -> Endpoint:
+    modules = imported(static_files(), "main.js", f"screens/{screen}.js")[1:]
+
     def shell(request: Request) -> Response:
-        text = pages.get_template("shell.html").render(screen=screen, title=title, version=__version__)
-        return HTMLResponse(text)
+        told = {"screen": screen, "title": title, "version": __version__, "modules": modules}
+        return HTMLResponse(pages.get_template("shell.html").render(told))
 
     return shell
 
