@@ -11,6 +11,7 @@ import torch
 from tests.captures import opened
 
 from endoscope import SequentialDebugger
+from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, WriterClosed
 from endoscope.tensors import Snapshot, snapshot
 
@@ -117,3 +118,22 @@ def test_a_full_queue_and_a_reset(tmp_path: Path) -> None:
     folders = [p for p in tmp_path.iterdir() if any(p.iterdir())]
     found = sorted(idx for folder in folders for idx in opened(folder))
     assert found == [t * 1000 + k for t in range(4) for k in range(40)]
+
+
+def test_two_debuggers_that_share_a_folder(tmp_path: Path) -> None:
+    """Each finds pages of the other where its own were to be: both go on beside them, and nothing is lost."""
+    config: list[Any] = []
+    first, second = (
+        SequentialDebugger(config, torch.nn.Identity(), page_size_mb=0.004, output_dir=tmp_path) for _ in range(2)
+    )
+    for k in range(30):
+        first.add_to_buffer({"a": torch.full((100,), float(k))}, {"meta_info": {"idx": k}})
+        second.add_to_buffer({"a": torch.full((100,), float(100 + k))}, {"meta_info": {"idx": 100 + k}})
+        if k % 7 == 0:
+            assert first.flush()
+            assert second.flush()
+    assert first.save_all(tmp_path).complete
+    assert second.save_all(tmp_path).complete
+    found = opened(tmp_path)
+    assert {idx: float(found[idx]["a"][0]) for idx in found} == {k: float(k) for k in [*range(30), *range(100, 130)]}
+    assert verify_folder(tmp_path) == []

@@ -5,6 +5,7 @@ Runs on the writer thread only. A failure is raised as `OSError`, and what was w
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,10 +89,15 @@ class SafetensorsSink:
             # holds, but for small records no more than is sure to be used; it grows with the pages that use it up.
             expected = entries * self.page_size // (size + entries)
             room = 512 + max(entries, min(expected, max(self._room, record.nbytes)))
-            number, self._next = self._next, self._next + 1
-            p = self._page = page.Page(self.folder, number, self.rank, data_start=-(-room // 64) * 64)
+            p = self._page = self._new_page(data_start=-(-room // 64) * 64)
         p.append(record, dropped)
         p.header_size += entries
+
+    def _new_page(self, data_start: int) -> page.Page:
+        while True:
+            number, self._next = self._next, self._next + 1
+            with contextlib.suppress(FileExistsError):  # another debugger writes into this folder, too
+                return page.Page(self.folder, number, self.rank, data_start=data_start)
 
     def write(self) -> list[Lost]:
         if self._page is not None:
