@@ -61,3 +61,15 @@ def test_both_in_a_notebook(tmp_path: Path) -> None:
 def test_the_page_has_three_examples() -> None:
     assert len(EXAMPLES) == 3
     compile(EXAMPLES[2], "docs/renderers.md", "exec")
+
+
+def test_the_notebook_of_the_viewers_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall("```python\n(.*?)```", (PAGE.parent / "viewer.md").read_text(encoding="utf-8"), re.DOTALL)
+    runs.training(tmp_path / "runs" / "digits", epochs=5, indices=[*range(20)])
+    monkeypatch.chdir(tmp_path)
+    exec(example, {"__name__": "example"})
+    assert [line.split("(")[0] for line in example.splitlines()[3:]] == [
+        "display_debug_outputs",
+        "load_debug_outputs",
+        "run_html",
+    ]

@@ -1,1 +1,52 @@
-"""The eval viewer: a local web page over the folders of runs. Reads; needs neither the model nor the user's code."""
+"""The eval viewer: a local web page over the folders of runs. Reads; needs neither the model nor the user's code.
+
+>>> from endoscope.viewer import Renderer, display_debug_outputs, register
+
+The names below are what a notebook and a renderer of one's own need. They are imported when they are first used, so
+that the web server is needed for `Server` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from endoscope.pages.reader import load_debug_outputs
+    from endoscope.viewer.display import display_debug_outputs
+    from endoscope.viewer.notebook import run_html
+    from endoscope.viewer.render import About, Numbers, Picture, Renderer, View, register, unregister
+    from endoscope.viewer.serve import Server
+
+__all__ = [
+    "About",
+    "Numbers",
+    "Picture",
+    "Renderer",
+    "Server",
+    "View",
+    "display_debug_outputs",
+    "load_debug_outputs",
+    "register",
+    "run_html",
+    "unregister",
+]
+
+_MODULE_OF = {
+    "Server": "endoscope.viewer.serve",
+    "display_debug_outputs": "endoscope.viewer.display",
+    "load_debug_outputs": "endoscope.pages.reader",
+    "run_html": "endoscope.viewer.notebook",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'endoscope.viewer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF.get(name, "endoscope.viewer.render")), name)
+    globals()[name] = value  # the next access is a plain lookup
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
