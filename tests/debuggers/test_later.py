@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -90,3 +92,35 @@ def test_it_is_raised_for_those_who_want_it() -> None:
         MODEL(torch.ones(1, 2))
         with pytest.raises(DebuggerError, match="no sum today"):
             d({"meta_info": {"idx": 0}})
+
+
+COUNTED = """
+import os, sys, torch
+from endoscope import SequentialDebugger
+from endoscope.debuggers import FeatureMapDebugger
+torch.set_num_threads(2)
+model = torch.nn.Sequential(torch.nn.Identity())
+x = torch.randn(1, 1 << 20)
+x.sum()  # torch has made the loop's threads
+before = len(os.listdir("/proc/self/task"))
+config = [{"name": "maps", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "0"}}}]
+with SequentialDebugger(config, model, output_dir=sys.argv[1]) as debugger:
+    debugger.enabled = True
+    model(x)
+    debugger({"meta_info": {"idx": 0}})
+    debugger.flush()
+    if sys.argv[2:]:
+        import threading
+        thread = threading.Thread(target=lambda: (x.sum(), threading.Event().wait(0.2)))
+        thread.start()
+        thread.join(0.1)
+    print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+@pytest.mark.parametrize(("also", "threads"), [([], 1), (["a sum by torch on another thread"], 3)])
+def test_the_writer_thread_brings_no_other_threads(tmp_path: Path, also: list[str], threads: int) -> None:
+    command = [sys.executable, "-c", COUNTED, str(tmp_path), *also]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == threads
