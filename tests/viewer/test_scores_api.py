@@ -1,10 +1,9 @@
-"""/api/runs, /api/stamp, /api/curves and /api/map, over folders of runs."""
+"""/api/curves and /api/map, over folders of runs."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -40,67 +39,6 @@ def ids(client: Client, *names: str) -> list[str]:
     return [found[name]["id"] for name in names]
 
 
-# ---------------------------------------------------------------- runs
-def test_a_training_is_listed_with_what_it_has(tmp_path: Path) -> None:
-    folder = runs.training(tmp_path / "a")
-    (run,) = client_of(tmp_path).get("/api/runs").json["runs"]
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    last = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
-    assert run.pop("id").startswith("a-")
-    assert run.pop("last_write") == pytest.approx(last)
-    assert run.pop("progress")["epochs_done"] == 3
-    assert run == {
-        "name": "a",
-        "kind": "training",
-        "status": "finished",
-        "status_text": "finished",
-        "epochs": [
-            {"epoch": 0, "scores": True, "outputs": False, "debugger": False},
-            {"epoch": 1, "scores": True, "outputs": True, "debugger": True},
-            {"epoch": 2, "scores": True, "outputs": True, "debugger": True},
-        ],
-        "metrics": [{"name": "loss", "direction": "lower"}, {"name": "accuracy", "direction": "higher"}],
-        "datapoints": 12,
-        "class_names": ["cat", "dog", "ship"],
-        "size": size,
-        "problems": [],
-    }
-
-
-def test_an_evaluation_has_one_epoch(tmp_path: Path) -> None:
-    runs.evaluation(tmp_path / "a")
-    (run,) = client_of(tmp_path).get("/api/runs").json["runs"]
-    assert run["kind"] == "evaluation"
-    assert run["epochs"] == [{"epoch": "eval", "scores": True, "outputs": True, "debugger": True}]
-    assert run["progress"] is None
-
-
-def test_every_state_of_a_run_is_told(tmp_path: Path) -> None:
-    for kind in ("live", "crashed", "killed", "just_started", "damaged"):
-        getattr(runs, kind)(tmp_path / kind)
-    found = listed(client_of(tmp_path))
-    assert {name: run["status"] for name, run in found.items()} == {
-        "live": "running",
-        "crashed": "failed",
-        "killed": "died",
-        "just_started": "running",
-        "damaged": "finished",
-    }
-    assert found["live"]["status_text"] == "running: epoch 2 training"
-    assert found["crashed"]["status_text"] == "failed: RuntimeError: CUDA out of memory"
-    assert found["crashed"]["epochs"][1] == {"epoch": 1, "scores": False, "outputs": False, "debugger": False}
-    assert (found["just_started"]["datapoints"], found["just_started"]["metrics"]) == (None, [])
-    assert any("config.json: it is not JSON" in problem for problem in found["damaged"]["problems"])
-
-
-def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
-    runs.empty(tmp_path / "runs")
-    assert client_of(tmp_path / "runs").get("/api/runs").json == {
-        "runs": [],
-        "problems": ["there is no run in 'runs' yet"],
-    }
-
-
 def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
     runs.damaged(tmp_path / "damaged")
     runs.training(tmp_path / "training")
@@ -117,69 +55,10 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- stamp
-def test_the_stamp_changes_with_every_file_and_with_nothing_else(tmp_path: Path) -> None:
-    folder = runs.training(tmp_path / "a")
-    other = runs.training(tmp_path / "b")
-    client = client_of(tmp_path)
-    a, b = ids(client, "a", "b")
-    seen = {stamp(client, a)}
-    assert stamp(client, a) in seen
-
-    def changed() -> bool:
-        new = stamp(client, a) not in seen
-        seen.add(stamp(client, a))
-        return new
-
-    runs.write_progress(folder, 3, stage="epoch 3 training")
-    assert changed()
-    runs.write_table(folder / "epoch_1", runs.usual_rows(0), epoch=1)
-    assert changed()
-    with next((folder / "epoch_2" / "debugger").glob("*.jsonl")).open("ab") as page:
-        page.write(b"x")
-    assert changed()
-    (folder / "epoch_3").mkdir()
-    assert changed()
-    (folder / "epoch_2" / "training_losses.json").unlink()
-    assert changed()
-    (folder / "notes.txt").write_text("not of the run")
-    runs.write_progress(other, 1)
-    client.get("/api/map", run=a)
-    client.get("/api/datapoint", run=a, dp=0)
-    assert not changed()
-    assert stamp(client, b) != stamp(client, a) != stamp(client)
-
-
 def stamp(client: Client, *run: str) -> str:
     found = client.get("/api/stamp", run=[*run]).json
     assert set(found) == {"stamp"}
     return str(found["stamp"])
-
-
-def test_the_stamp_of_all_runs_changes_when_one_appears(tmp_path: Path) -> None:
-    runs.training(tmp_path / "a", epochs=1)
-    client = client_of(tmp_path)
-    before = stamp(client)
-    runs.just_started(tmp_path / "b")
-    assert stamp(client) != before
-    assert [*listed(client)] == ["a", "b"]
-
-
-def test_the_stamp_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs.training(tmp_path / "a")
-    client = client_of(tmp_path)
-    (a,) = ids(client, "a")
-    opened: list[object] = []
-    real = os.open
-
-    def watched(path: Any, *args: Any, **more: Any) -> int:
-        opened.append(path)
-        return real(path, *args, **more)
-
-    monkeypatch.setattr(os, "open", watched)
-    stamp(client, a)
-    assert [path for path in opened if str(path).startswith(("page", "run", "progress", "validation"))] == []
-    client.get("/api/map", run=a)
-    assert opened  # it was watching
 
 
 def test_what_a_live_run_writes_is_there_at_the_next_request(tmp_path: Path) -> None:
