@@ -17,8 +17,9 @@ import torch
 from tests.probes import Gradient, node
 from torch import nn
 
-from endoscope import SequentialDebugger
+from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger
+from endoscope.pages.writer import PageWriter
 
 from .conftest import NODES, Census, Net, X, hooks_on, step
 
@@ -309,3 +310,31 @@ def test_collected_on_its_own_writer_thread(ram: Path, monkeypatch: pytest.Monke
     finally:
         gc.enable()
         log.removeHandler(handler)
+
+
+def test_collected_while_its_writer_thread_looks_into_the_queue(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped, done = threading.Event(), threading.Event()
+    taken_out = PageWriter._taken_out
+
+    def collecting(self: PageWriter) -> Any:
+        with self._lock:  # held while the queue is looked at, and there, too, the collector may run
+            dropped.wait(10)
+            gc.collect()
+            done.set()
+        return taken_out(self)
+
+    monkeypatch.setattr(PageWriter, "_taken_out", collecting)
+    holder: list[Any] = [SequentialDebugger([], nn.Identity(), output_dir=ram / "pages")]
+    holder.append(holder)
+    gc.disable()
+    try:
+        holder[0].add_to_buffer({"a": X}, {"meta_info": {"idx": 0}})
+        thread = next(t for t in threading.enumerate() if t.name == "endoscope-writer")
+        del holder
+        dropped.set()
+        assert done.wait(10), "deadlock"
+        thread.join(10)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert list(load_debug_outputs(ram / "pages")) == [0]

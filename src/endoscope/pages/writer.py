@@ -77,7 +77,7 @@ class PageWriter:
         self._limit = queue_bytes
         self._on_full = on_full
         self._queue: deque[_Queued | _Flush | None] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may close this writer on its own thread, wherever that is
         self._arrived, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._pending = 0  # bytes that were put and are not written
         self._queued = 0  # those of them that the thread has not taken out
