@@ -204,6 +204,36 @@ def test_a_runner_that_never_runs_keeps_nobody_out(tmp_path: Path) -> None:
     assert waiting.epoch == 0
 
 
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+CHANGED = "^work_dir: something has run in '.*' since this runner was built; build it again"
+
+
+def test_a_runner_that_was_built_before_another_ran_does_not_run_over_it(tmp_path: Path) -> None:
+    first, second = SupervisedTrainer(config(tmp_path)), SupervisedTrainer(config(tmp_path, seed=8))
+    first.run()
+    before = files(tmp_path)
+    with pytest.raises(ConfigError, match=CHANGED):
+        second.run()
+    assert files(tmp_path) == before
+    assert FolderLock(tmp_path).is_free()
+
+
+def test_nor_does_an_evaluation_whose_data_took_long_to_build(tmp_path: Path) -> None:
+    class Slow(SupervisedEvaluator):
+        def _init_data(self) -> None:
+            super()._init_data()
+            SupervisedTrainer(config(tmp_path, epochs=1)).run()
+
+    late = Slow(evaluation(tmp_path))
+    before = files(tmp_path)
+    with pytest.raises(ConfigError, match=CHANGED):
+        late.run()
+    assert files(tmp_path) == before
+
+
 def test_two_evaluations(tmp_path: Path) -> None:
     class Again(SupervisedEvaluator):
         def _eval_step(self, datapoint: dict[str, Any]) -> None:

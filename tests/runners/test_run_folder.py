@@ -15,6 +15,9 @@ from endoscope.errors import ConfigError
 from endoscope.pages.folders import make_folder
 from endoscope.runners import run_folder
 from endoscope.runners.run_folder import RunFolder
+from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+
+from .training import config, evaluation
 
 
 def read(path: Path) -> Any:
@@ -108,3 +111,44 @@ def test_a_folder_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
     with pytest.raises(ConfigError, match=r"^work_dir: cannot write into"):
         make_folder(tmp_path, "work_dir")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"format": "endoscope-run", "version": 2}', "it has version 2, this Endoscope reads 1; upgrade Endoscope"),
+        (b"{", "it is not JSON"),
+        (b'{"job": "train"}', "its format is not 'endoscope-run'"),
+    ],
+)
+@pytest.mark.parametrize("job", ["train", "eval"])
+def test_a_run_that_cannot_be_understood_is_left_alone(job: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^work_dir: '.*run.json' cannot be used: {message}"):
+        SupervisedTrainer(config(tmp_path)) if job == "train" else SupervisedEvaluator(evaluation(tmp_path))
+    assert (tmp_path / "run.json").read_bytes() == content
+
+
+def test_a_field_that_is_null_or_wrong_stops_no_one(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, epochs=1)).run()
+    for wrong in (None, "many"):
+        about = read(tmp_path / "run.json")
+        (tmp_path / "run.json").write_text(json.dumps({**about, "checkpoint_epochs": wrong}))
+        assert SupervisedTrainer(config(tmp_path, epochs=2)).epoch == 1
+
+
+def test_a_folder_that_may_be_written_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda _, mode: not mode & os.R_OK)  # root may read anything
+    with pytest.raises(ConfigError, match=r"^work_dir: cannot read '.*'; choose another"):
+        SupervisedTrainer(config(tmp_path))
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    trainer = SupervisedTrainer(config(Path("runs/a"), epochs=1))
+    monkeypatch.chdir(elsewhere)
+    trainer.run()
+    assert (tmp_path / "runs" / "a" / "epoch_0" / "checkpoint.pt").exists()
+    assert os.listdir(elsewhere) == []

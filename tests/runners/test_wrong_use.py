@@ -128,6 +128,7 @@ def a_debugger(model: Any) -> object:
         ({"metric": lambda datapoint: {}}, "metric: found a function; expected"),
         ({"metric": node(plain)}, "metric: found a dict; expected"),
         ({"optimizer": node(plain)}, "optimizer: found a dict; expected"),
+        ({"device": "meta"}, "^device: on 'meta' tensors have no values"),
         ({"debugger": node(a_debugger)}, "debugger: found a object; expected a SequentialDebugger"),
     ],
 )

@@ -13,7 +13,6 @@ from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
 from endoscope.runners.runner import BaseRunner
 from endoscope.runs import layout
-from endoscope.runs.files import read_object
 from endoscope.runs.scores import Scores, write_scores
 
 
@@ -36,11 +35,11 @@ class BaseEvaluator(BaseRunner):
         self._init_debugger()
 
     def _check_folder(self) -> None:
-        run = read_object(self.work_dir / layout.RUN)
+        run = self.folder.earlier()
         self.ranks.wait()
-        if run.get("job") == "train" or checkpoints.latest_checkpoint(self.work_dir):
+        if run.job == "train" or checkpoints.latest_checkpoint(self.work_dir):
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds a training run; choose another folder")
-        if run.get("status") == "finished" and not self.settings.overwrite:
+        if run.status == "finished" and not self.settings.overwrite:
             raise ConfigError(
                 f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder, or set overwrite=True"
             )

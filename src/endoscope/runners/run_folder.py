@@ -21,11 +21,12 @@ import numpy as np
 import torch
 
 from endoscope import __version__
+from endoscope.errors import ConfigError
 from endoscope.runners.lock import FolderLock
 from endoscope.runs import layout, process
-from endoscope.runs.about import FORMAT, VERSION, Job, Status
+from endoscope.runs.about import FORMAT, VERSION, About, Job, Status, read_about
 from endoscope.runs.atomic import remove_leftovers, write_json
-from endoscope.runs.files import read_object
+from endoscope.runs.files import Identity, Missing, identity, opened, read_object
 
 log = logging.getLogger("endoscope")
 
@@ -40,6 +41,7 @@ class RunFolder:
         self.path = work_dir
         self._job = job
         self._lock = FolderLock(work_dir)
+        self._found = self._mark()
         self._about: dict[str, Any] = {}
         self._progress: dict[str, Any] = {"epochs": []}
         self._beat = time.monotonic()
@@ -53,11 +55,27 @@ class RunFolder:
         return self._users(other)
 
     def claim(self) -> str:
-        """Have the folder until `release`; who else has it, as a sentence, where that cannot be."""
-        return "" if self._lock.take() else self._users(read_object(self.path / layout.RUN))
+        """Have the folder until `release`; why that cannot be, as a sentence, where it cannot.
+
+        It can when nobody else has it, and nobody has had it since this object was made: what was read of the folder
+        meanwhile is then still true.
+        """
+        if not self._lock.take():
+            return self._users(read_object(self.path / layout.RUN))
+        if self._mark() == self._found:
+            return ""
+        self.release()
+        return f"work_dir: something has run in {str(self.path)!r} since this runner was built; build it again"
 
     def release(self) -> None:
         self._lock.release()
+
+    def _mark(self) -> Identity | None:
+        """Which run.json is there: every run replaces it, at its beginning and at its end."""
+        try:
+            return identity(os.stat(self.path / layout.RUN, follow_symlinks=False))
+        except OSError:
+            return None
 
     def _users(self, other: Mapping[str, Any]) -> str:
         who = "another process has been running there"
@@ -67,6 +85,17 @@ class RunFolder:
         return f"work_dir: {str(self.path)!r} is in use: {who}; wait until it ends, or choose another folder"
 
     # ---- run.json, config.json
+    def earlier(self) -> About:
+        """What run.json says of the run that is in the folder, checked; of nothing when there is none."""
+        try:
+            with opened(self.path, layout.RUN) as file:
+                return read_about(file)[0]
+        except Missing:
+            return About()
+        except (ValueError, RecursionError, OSError) as e:
+            file_name = str(self.path / layout.RUN)
+            raise ConfigError(f"work_dir: {file_name!r} cannot be used: {e}\nor choose another folder") from None
+
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
         for folder in (self.path, *layout.epoch_folders(self.path).values()):
@@ -113,7 +142,7 @@ class RunFolder:
     @property
     def status(self) -> Status | None:
         """What run.json says; None when there is none."""
-        return read_object(self.path / layout.RUN).get("status")
+        return self.earlier().status
 
     # ---- progress.json
     def resume(self, epochs: int) -> None:

@@ -56,8 +56,10 @@ class BaseRunner:
         self.settings = self.settings_class.from_config(self.config, job=self.job)
         self.device = _device(device if device is not None else self.settings.device)
         self.ranks = Ranks.join(self.device)
-        self.work_dir = self.settings.work_dir
+        self.work_dir = self.settings.work_dir.absolute()  # wherever the user's code goes later
         make_folder(self.work_dir, "work_dir")
+        if not os.access(self.work_dir, os.R_OK):
+            raise ConfigError(f"work_dir: cannot read {str(self.work_dir)!r}; choose another")
         self.folder = RunFolder(self.work_dir, job=self.job)
         self._refuse(self.folder.in_use() if self.ranks.first else "")
         self.progress = progress(first_rank=self.ranks.first)
@@ -331,6 +333,8 @@ def _device(wanted: torch.device | str) -> torch.device:
         device = torch.device(wanted)
     except RuntimeError:
         raise ConfigError(f"device: {wanted!r} is no device; try 'cpu', 'cuda' or 'auto'") from None
+    if device.type == "meta":
+        raise ConfigError("device: on 'meta' tensors have no values, so nothing can run there; try 'cpu' or 'auto'")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device: {str(device)!r} is asked for, and torch finds no CUDA device here")

@@ -124,8 +124,7 @@ class BaseTrainer(BaseRunner):
             self.model = DistributedDataParallel(self.network, device_ids=on)
 
     def _check_same_run(self, *, resumed: bool) -> None:
-        run = read_object(self.work_dir / layout.RUN)
-        if run.get("job", "train") != "train":
+        if self.folder.earlier().job == "eval":
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
         if not resumed:
             return
@@ -147,7 +146,7 @@ class BaseTrainer(BaseRunner):
             self.scheduler.load_state_dict(state["scheduler"])
         self.epoch, self.step = epoch + 1, state["step"]
         self.folder.resume(self.epoch)
-        kept = read_object(self.work_dir / layout.RUN).get("checkpoint_epochs", [])  # perhaps of a shorter run
+        kept = self.folder.earlier().checkpoint_epochs or ()  # perhaps of a shorter run
         self.checkpoint_indices = sorted({*self.checkpoint_indices, *(e for e in kept if e <= epoch)})
 
     # ---- running
