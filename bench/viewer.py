@@ -83,6 +83,8 @@ class Figure:
     limit: float
     values: list[float] = field(default_factory=list)
     note: str = ""
+    load: float = 0.0
+    """Of the machine in the minute before it was done; the browser and the server are 1 to 2 of it."""
 
     def at(self, share: float) -> float:
         """The nearest rank: at least so large a share is not longer."""
@@ -94,11 +96,13 @@ class Figure:
         return "pass" if self.at(0.95) <= self.limit else "FAIL"
 
     def __str__(self) -> str:
-        return f"- {self.verdict}: {self.what}: p95 {self.at(0.95):.0f} ms, at most {self.limit:.0f} ms"
+        told = f"p95 {self.at(0.95):.0f} ms, at most {self.limit:.0f} ms (load {self.load:.1f})"
+        return f"- {self.verdict}: {self.what}: {told}"
 
     def row(self) -> list[str]:
-        p50, p95, most = (f"{self.at(share):,.0f} ms" for share in (0.5, 0.95, 1.0))
-        return [self.what, f"{self.limit:,.0f} ms", p50, p95, most, str(len(self.values)), self.verdict, self.note]
+        found = [f"{self.at(share):,.0f} ms" for share in (0.5, 0.95, 1.0)]
+        rest = [str(len(self.values)), f"{self.load:.1f}", self.verdict, self.note]
+        return [self.what, f"{self.limit:,.0f} ms", *found, *rest]
 
 
 # ---------------------------------------------------------------- server and browser
@@ -195,19 +199,18 @@ class Window:
 def measure_first_paint(browser: Any, folder: Path, repetitions: int) -> list[Figure]:
     cold, warm = Figure("first useful paint, server just started", 1500), Figure("first useful paint", 1500)
     for _ in range(repetitions):
-        with serving(folder) as server, Window(browser, server) as window:
-            cold.values.append(window.open())
-            with Window(browser, server) as again:
-                warm.values.append(again.open())
+        with serving(folder) as server:
+            for figure in (cold, warm):
+                with Window(browser, server) as window:
+                    figure.values.append(window.open())
+                    window.settle()
     return [warm, cold]
 
 
 def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> list[Figure]:
     """Every epoch and every metric for the first time since the server was started."""
     epoch_change = Figure("epoch change on the score map", 100, note="the one before, with the keyboard")
-    far_change = Figure(
-        "epoch change, far away", 100, note="with the slider, from 0.5 s after opening on"
-    )
+    far_change = Figure("epoch change, far away", 100, note="with the slider, from 0.5 s after opening on")
     metric_change = Figure("metric change on the score map", 100)
     others = [name for name in viewer_run.DIRECTIONS if name != "loss"]
     while min(len(one.values) for one in (epoch_change, far_change, metric_change)) < repetitions:
@@ -338,7 +341,9 @@ def main() -> None:
     parser.add_argument("--datapoints", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--scale", type=float, default=1.0, help="of the one in 20 datapoints that have large maps")
-    parser.add_argument("--repetitions", type=int, default=40)
+    parser.add_argument(
+        "--repetitions", type=int, default=40, help="of each measurement; half as many where it is slow"
+    )
     parser.add_argument("--only", choices=["paint", "map", "clicks", "memory", "live"], action="append")
     parser.add_argument("--dir", help="where the run is written for the time being; a temporary folder otherwise")
     parser.add_argument("--run", type=Path, help="write the run there, or take the one that is there, and leave it")
@@ -361,23 +366,28 @@ def main() -> None:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             for part in parts:
                 print(f"measuring: {part}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+                found: list[Figure] = []
                 if part == "paint":
-                    figures += measure_first_paint(browser, folder, given.repetitions)
+                    found = measure_first_paint(browser, folder, -(-given.repetitions // 2))
                 elif part == "map":
-                    figures += measure_map(browser, folder, size, given.repetitions)
+                    found = measure_map(browser, folder, size, given.repetitions)
                 elif part == "clicks":
-                    figures += measure_clicks(browser, folder, size, given.repetitions)
+                    found = measure_clicks(browser, folder, size, given.repetitions)
                 elif part == "memory":
                     told = print_memory(measure_memory(browser, folder, size))
                 else:
-                    figures.append(measure_live(browser, folder, size, given.repetitions))
+                    found = [measure_live(browser, folder, size, -(-given.repetitions // 2))]
+                for figure in found:
+                    figure.load = os.getloadavg()[0]
+                    print(figure, flush=True)
+                figures += found
             browser.close()
         if figures:
-            heads = ["what", "p95 at most", "p50", "p95", "longest", "n", "verdict", "note"]
+            heads = ["what", "p95 at most", "p50", "p95", "longest", "n", "load", "verdict", "note"]
             measure.table("The viewer in Chromium", heads, [figure.row() for figure in figures])
         print("", *told, *figures, sep="\n")
         for figure in figures:
-            measure.append_json(given.json, {"what": figure.what, "ms": figure.values})
+            measure.append_json(given.json, {"what": figure.what, "ms": figure.values, "load": figure.load})
 
 
 def describe_run(folder: Path, size: Size) -> None:

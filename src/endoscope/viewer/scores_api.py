@@ -37,7 +37,7 @@ from endoscope.viewer.read_ahead import ReadAhead
 
 ORDERS = ("failures", "index", "change", "disagreement")
 FORMS = ("json", "arrays")
-_KEPT = 16 << 20  # bytes of answers that stay in memory
+_KEPT = 4 << 20  # bytes of answers that stay in memory: a browser keeps its own
 
 
 def routes(library: Library) -> list[Route]:
