@@ -27,7 +27,8 @@ function layer(one, largest) {
   const distance = one.distance;
   const relative = distance ? number(distance.relative_l2) : null;
   const share = relative === null || !Number.isFinite(relative) || !largest ? 0 : relative / largest;
-  const side = window.innerWidth > 1900 ? 480 : 240;
+  const sheet = [one.left, one.right].some((item) => item && ["channels", "attention", "line"].includes(item.renderer));
+  const side = window.innerWidth > 1900 ? (sheet ? 480 : 320) : 240;
   const span = lineSpan(one.left, one.right);
   const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), scale(item.body, item.stats, "same range on both sides"), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
   const like = one.left || one.right;

@@ -68,7 +68,7 @@ export function datapointPanel(app, { alone = false } = {}) {
   const links = h("div.push.links", {});
   const tabs = runTabs(app);
   const sub = h("p.sub", {});
-  const numbers = h("div", { style: { "min-height": "48px" } });
+  const numbers = h("div", { style: { "min-height": "48px", display: "flow-root" } });
   const body = h("div.sections", {}, skeleton(180, 220, 220));
   const element = h("section.panel", { "aria-label": "Datapoint" }, h("div.head", {}, title, pill, tabs.element, links), sub, numbers, body);
   const turn = turns();

@@ -3,7 +3,7 @@
 import { quiet } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { better, count, number, plural, show, signed } from "../format.js";
-import { ScoreMap } from "../scoremap.js";
+import { layout, ScoreMap } from "../scoremap.js";
 import { turns } from "../turns.js";
 import { commonFailures, worstOf, worstTable } from "./failures.js";
 import { datapointPanel } from "./datapoint.js";
@@ -165,6 +165,10 @@ export function mount(root, app) {
       only.setAttribute("aria-pressed", String(app.selection.only === "failures"));
       if (document.activeElement !== percentile) percentile.value = app.selection.percentile || "5";
       const late = turn();
+      if (!shown && app.current.runs.length === 1) { // about what the map will take, so that nothing below it moves
+        const plan = layout(app.current.run.datapoints || 0, maps.clientWidth, Math.max(240, Math.min(480, left.clientHeight * 0.42)));
+        maps.style.minHeight = `${Math.max(240, plan.rows * plan.size)}px`;
+      }
       const detail = panel.update();
       if (!app.current.metric) {
         shown = null;
