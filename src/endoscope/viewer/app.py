@@ -22,6 +22,7 @@ from endoscope.runs.scores import ScoreNotFoundError
 from endoscope.viewer import runs_api, scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
 from endoscope.viewer.modules import imported
+from endoscope.viewer.read_ahead import ReadAhead
 from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
 
 SCREENS = {
@@ -43,13 +44,14 @@ def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> S
 
     >>> app = create_app(Library(["runs"]), token=new_token())
     """
+    ahead = ReadAhead(library)
     pages = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True)
     routes = [
         Route("/", _landing(library)),
-        *(Route(f"/{screen}", _shell(pages, screen, title)) for screen, title in SCREENS.items()),
+        *(Route(f"/{screen}", _shell(pages, screen, title, ahead)) for screen, title in SCREENS.items()),
         Route("/static/{name:path}", _static),
         *runs_api.routes(library),
-        *scores_api.routes(library),
+        *scores_api.routes(library, ahead),
         *storage_api.routes(library),
         *values_api.routes(library),
     ]
@@ -81,10 +83,12 @@ def _landing(library: Library) -> Endpoint:
     return landing
 
 
-def _shell(pages: Environment, screen: str, title: str) -> Endpoint:
+def _shell(pages: Environment, screen: str, title: str, ahead: ReadAhead) -> Endpoint:
     modules = imported(static_files(), "main.js", f"screens/{screen}.js")[1:]
 
     def shell(request: Request) -> Response:
+        if screen == "map":
+            ahead.read_for(request.query_params)  # while the browser loads what draws it
         told = {"screen": screen, "title": title, "version": __version__, "modules": modules}
         return HTMLResponse(pages.get_template("shell.html").render(told))
 

@@ -1,4 +1,4 @@
-"""ReadAhead: the score files of a run's other epochs are read, and so kept by their `Run`, while nobody waits."""
+"""ReadAhead: the score files of a run's epochs are read, and so kept by their `Run`, while nobody waits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from starlette.datastructures import QueryParams
+
+from endoscope.errors import EndoscopeError
 from endoscope.runs import Epoch
-from endoscope.viewer.library import scores_name
+from endoscope.viewer.library import Library, Selection, epoch_of, scores_name
 
 _MOST_BYTES = 32 << 20  # of score files that are read ahead; a run keeps more
 _PAUSE_S = 0.02
@@ -16,13 +19,14 @@ _PAUSE_S = 0.02
 class ReadAhead:
     """Reads on one thread, those near the epoch that was asked for last first.
 
-    >>> ahead = ReadAhead()
+    >>> ahead = ReadAhead(library)
     >>> with ahead.paused():
     ...     table = epoch.scores                # nothing else is read meanwhile
     >>> ahead.read_beside(epoch)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: Library) -> None:
+        self._library = library
         self._lock = threading.Lock()
         self._wanted: Epoch | None = None
         self._works = False
@@ -39,8 +43,16 @@ class ReadAhead:
             with self._lock:
                 self._waiting -= 1
 
+    def read_for(self, query: QueryParams) -> None:
+        """What a page with this query will ask for; nothing when there is no such."""
+        try:
+            selection = Selection.of(query, self._library)
+        except EndoscopeError:
+            return  # the page says so
+        self.read_beside(epoch_of(selection.run, selection.epoch))
+
     def read_beside(self, epoch: Epoch | None) -> None:
-        """Begin with the files near this epoch, which is read already; at once, on another thread."""
+        """Begin with this epoch and those near it; at once, on another thread."""
         if epoch is None or epoch.number is None:
             return
         with self._lock:
@@ -79,9 +91,8 @@ class ReadAhead:
 
 
 def near(epoch: Epoch) -> list[Epoch]:
-    """The other scored epochs of the run, the nearest first, of two as near the earlier: it is needed for a change."""
-    others = [one for one in epoch.run.epochs if one.number is not None and one.number != epoch.number]
-    scored = [one for one in others if one.holds(scores_name(one))]
+    """The scored epochs of the run, the nearest first, of two as near the earlier: it is needed for a change."""
+    scored = [one for one in epoch.run.epochs if one.number is not None and one.holds(scores_name(one))]
     return sorted(scored, key=lambda one: (abs((one.number or 0) - (epoch.number or 0)), one.number or 0))
 
 

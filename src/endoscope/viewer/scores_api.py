@@ -40,8 +40,8 @@ FORMS = ("json", "arrays")
 _KEPT = 4 << 20  # bytes of answers that stay in memory: a browser keeps its own
 
 
-def routes(library: Library) -> list[Route]:
-    api = _Scores(library)
+def routes(library: Library, ahead: ReadAhead) -> list[Route]:
+    api = _Scores(library, ahead)
     return [
         Route("/api/curves", api.curves),
         Route("/api/map", api.map),
@@ -51,10 +51,10 @@ def routes(library: Library) -> list[Route]:
 class _Scores:
     """Answers, and what is kept to answer fast. Each method is called on a thread of its own."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, ahead: ReadAhead) -> None:
         self._library = library
+        self._ahead = ahead
         self._encoded: Cache[bytes] = Cache(_KEPT, len)
-        self._ahead = ReadAhead()
         self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
 
     # ---- curves
