@@ -61,6 +61,12 @@ function sectionOf(app, run, section, dp) {
     h("div.items", {}, items));
 }
 
+// When what was said of it is on the screen; soon in a window that nobody sees.
+const painted = () => new Promise((done) => {
+  requestAnimationFrame(() => setTimeout(done));
+  setTimeout(done, 50);
+});
+
 // The panel that the score map and the datapoint screen share.
 export function datapointPanel(app, { alone = false } = {}) {
   const title = h(alone ? "h1" : "h2", { style: { "font-size": "16px", "line-height": "24px" } }, "Datapoint");
@@ -106,7 +112,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       replace(numbers, scores(head));
       element.dataset.header = String(dp);
       body.dataset.waiting = "true"; // the values of the one before
-      const answer = await whole;
+      const [answer] = await Promise.all([whole, painted()]);
       if (late()) return;
       const open = [...body.querySelectorAll('.snippet:not([hidden])')].map((el) => el.closest(".item").dataset.item);
       const height = element.scrollTop;
