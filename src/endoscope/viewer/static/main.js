@@ -28,7 +28,7 @@ let stamp = null; // {of, text}: of which runs, and what it was
 let lost = null; // since when the server does not answer
 let listed = 0; // when the list of runs was asked for
 let last = null; // what `shown` gave
-let moved = 0; // when the epoch was last changed
+let moved = -Infinity; // when the epoch was last changed
 
 const app = {
   selection: parse(location),
