@@ -94,6 +94,26 @@ def test_a_key_of_the_runners_own_can_be_set(tmp_path: Path) -> None:
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
+def test_the_runner_can_be_set_by_its_path_with_its_keys(tmp_path: Path) -> None:
+    config = write(tmp_path, "with_runner", body=OWN_KEYS)
+    assert invoke("train", config, "--set", "margin=0", "--set", "runner=with_runner.Own").exit_code == 0
+    losses = json.loads((tmp_path / "run" / "epoch_0" / "training_losses.json").read_text())["loss"]
+    assert set(losses) == {0.0}
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["runner"] == "with_runner.Own"
+
+
+def test_an_interruption_while_modules_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "endoscope.runners.config_file":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "endoscope.runners.config_file")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    result = invoke("train", write(tmp_path))
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
 def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = write(tmp_path)
@@ -119,7 +139,12 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
         (["{trial}", "--set", "metric.arg.x=1"], "metric has no 'arg'"),
         (["{trial}", "--set", "model.args.dropuot=1"], "model.args.dropuot"),
         (["{trial}", "--set", "model=None"], "model: found None"),
-        (["{trial}", "--set", "runner=x"], "runner: found 'x'; expected a subclass of endoscope.runners.Base"),
+        (
+            ["{trial}", "--set", "runner=x"],
+            "runner: found 'x'; expected a class or its path, or None; No module named 'x'",
+        ),
+        (["{trial}", "--set", "runner=torch.nn.Linear"], "expected a subclass of endoscope.runners.Base"),
+        (["{trial}", "--set", "class_names=[red, green]"], "class_names: '[red, green]' begins like a list"),
         (["{trial}", "--set", "work_dir={trial}"], "work_dir: cannot make the folder"),
         (["{trial}", "--set", "work_dir={trial}/x"], "work_dir: cannot make the folder"),
     ],

@@ -232,7 +232,7 @@ def mistake(*overrides: str) -> str:
     [
         ("3", 3), ("1e-3", 0.001), ("-2", -2), ("None", None), ("True", True), ("runs/x", "runs/x"), ("'3'", "3"),
         ("[1, 2]", [1, 2]), ("(1, 'a')", (1, "a")), ("{'a': 1}", {"a": 1}), ("cuda:0", "cuda:0"), ("", ""),
-        ("a=b", "a=b"), ("none", "none"), ("[1", "[1"), ("two words", "two words"),
+        ("a=b", "a=b"), ("none", "none"), ("'[1'", "[1"), ("two words", "two words"),
         ("__import__('os')", "__import__('os')"),
     ],
 )  # fmt: skip
@@ -240,6 +240,12 @@ def test_a_value_is_a_literal_or_text(text: str, value: Any) -> None:
     found = overridden(f"work_dir={text}")["work_dir"]
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["[1", " (a, b)", "{'a': b}"])
+def test_a_bracket_begins_no_text(text: str) -> None:
+    with pytest.raises(ConfigError, match="^work_dir: .* begins like a list, tuple or dict of Python and is none; put"):
+        overridden(f"work_dir={text}")
 
 
 def test_paths_through_dicts_lists_and_tuples() -> None:

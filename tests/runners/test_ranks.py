@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from endoscope import load_debug_outputs
 from endoscope.runners.distributed import Share, lost_connection
@@ -153,9 +154,17 @@ def test_which_errors_may_come_from_a_dead_rank() -> None:
         "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
         "NCCL error",
         "Broken pipe",
+        "failed to recv on TCPStore",
     ):
         assert lost_connection(RuntimeError(text))
-    for error in (ValueError("Connection closed by peer"), RuntimeError("shapes (2, 3) and (4,)"), KeyboardInterrupt()):
+    assert lost_connection(torch.distributed.DistStoreError("wait timeout after 300ms"))
+    for error in (
+        ValueError("Connection closed by peer"),
+        RuntimeError("shapes (2, 3) and (4,)"),
+        RuntimeError("could not restore the index"),
+        RuntimeError("nothing left to store"),
+        KeyboardInterrupt(),
+    ):
         assert not lost_connection(error)
 
 

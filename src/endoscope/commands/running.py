@@ -26,42 +26,39 @@ def run_config(
     job: Literal["train", "eval"], config: Path | None, config_filepath: Path | None, overrides: Sequence[str]
 ) -> Any:
     """Run the job that a config file describes; an interrupted one ends the process with the signal's exit code."""
-    from endoscope.runners.config_file import apply_overrides, load_config
-    from endoscope.runners.interrupt import Interrupted
-
     if (config is None) == (config_filepath is None):
         raise click.UsageError("give the config file" if config is None else "give one config file, not two")
     path = config or config_filepath
     assert path is not None
     try:
-        loaded = load_config(path)
-        return _run(job, apply_overrides(loaded, list(overrides), keys=_keys(loaded.get("runner"))))
-    except Interrupted as e:
+        return _run(job, path, overrides)
+    except KeyboardInterrupt as e:
+        code = getattr(e, "exit_code", None)
+        if code is None:  # before the run began, or for the second time
+            click.echo("interrupted", err=True)
+            sys.exit(128 + signal.SIGINT)
         after = "the same command resumes it after the last whole epoch" if job == "train" else "start it again"
         if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks
             click.echo(f"{e}; {after}", err=True)
-        sys.exit(e.exit_code)
-    except KeyboardInterrupt:  # before the run began, or for the second time
-        click.echo("interrupted", err=True)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(code)
 
 
-def _keys(runner: Any) -> Sequence[str]:
-    """The keys that may be set: those of the config's own runner."""
-    from endoscope.runners.runner import BaseRunner
-    from endoscope.runners.settings import key_names
-
-    known = isinstance(runner, type) and issubclass(runner, BaseRunner)
-    return key_names(runner.settings_class if known else BaseRunner.settings_class)
-
-
-def _run(job: Literal["train", "eval"], settings: dict[str, Any]) -> Any:
+def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> Any:
     from endoscope.errors import ConfigError
+    from endoscope.runners.config_file import apply_overrides, load_config
     from endoscope.runners.runner import BaseRunner
+    from endoscope.runners.settings import key_names, read_key
     from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 
-    runner = settings.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
-    if not (isinstance(runner, type) and issubclass(runner, BaseRunner) and runner.job == job):
+    loaded = load_config(path)
+    # The runner comes first: it says which other keys there are.
+    of_runner = [one for one in overrides if one.partition("=")[0].strip() == "runner"]
+    chosen = apply_overrides(loaded, of_runner)
+    if chosen.get("runner") is not None:
+        chosen["runner"] = read_key("runner", chosen["runner"])
+    runner = chosen.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
+    if not (issubclass(runner, BaseRunner) and runner.job == job):
         base = "BaseTrainer" if job == "train" else "BaseEvaluator"
         raise ConfigError(f"runner: found {runner!r}; expected a subclass of endoscope.runners.{base}")
-    return runner(settings).run()  # type: ignore[attr-defined]
+    others = [one for one in overrides if one not in of_runner]
+    return runner(apply_overrides(chosen, others, keys=key_names(runner.settings_class))).run()

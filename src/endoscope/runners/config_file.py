@@ -86,7 +86,12 @@ def _module_name(file: Path) -> str:
         found = getattr(loaded, "__file__", None) if loaded is not None else _origin(own)
         if found is not None and Path(found).absolute() == file:
             return own
-    return f"{re.sub(r'[^0-9A-Za-z_]', '_', own)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
+    return unique_name(file)
+
+
+def unique_name(file: Path) -> str:
+    """A module's name that no other file gets."""
+    return f"{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
 
 
 def _origin(name: str) -> str | None:
@@ -123,7 +128,8 @@ def apply_overrides(
     >>> apply_overrides({"optimizer": {"class": Adam}}, ["optimizer.args.lr=1e-3"])["optimizer"]["args"]
     {'lr': 0.001}
 
-    A value is a Python literal, or else text. A path goes through dicts by key and through lists by position:
+    A value is a Python literal, or else text, which begins with no bracket. A path goes through dicts by key and
+    through lists by position:
     ``debugger.args.debuggers_config.0.name``. It may end in a new key only where one can be meant: a key that settings
     know (``keys``), the ``args`` of a node, and a name in them.
     """
@@ -136,7 +142,7 @@ def apply_overrides(
             raise ConfigError(
                 f"{override!r} is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"
             )
-        _put(changed, _steps(path), _literal(text), path, known)
+        _put(changed, _steps(path), _literal(text, path), path, known)
     return changed
 
 
@@ -145,10 +151,15 @@ def _steps(path: str) -> list[str]:
     return re.sub(r"\[(\d+)\]", r".\1", path).split(".")
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str, path: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if text.strip().startswith(("[", "(", "{")):
+            raise ConfigError(
+                f"{path}: {text.strip()!r} begins like a list, tuple or dict of Python and is none; "
+                f"put quotes round texts, as in {path}=\"['a', 'b']\""
+            ) from None
         return text
 
 

@@ -147,11 +147,16 @@ def _word_key(rank: int) -> str:
     return f"endoscope_last_word_{rank}"
 
 
-_LOST = re.compile(r"gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|socket|store", re.IGNORECASE)
+_LOST = re.compile(
+    r"gloo\b|\bnccl|connection (was )?(closed|reset|refused)|broken pipe|\bsocket|\b(TCP|File|Hash|Prefix)Store\b",
+    re.IGNORECASE,
+)
 
 
 def lost_connection(error: BaseException) -> bool:
     """Whether an error says that another rank does not answer: only then may that one's death be its reason."""
+    if isinstance(error, getattr(dist, "DistError", ())):
+        return True
     return isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
 
 

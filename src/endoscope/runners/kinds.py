@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,11 +128,16 @@ def flag() -> Kind:
 
 def a_class() -> Kind:
     def read(value: Any) -> type:
+        if isinstance(value, str):
+            try:
+                value = pkgutil.resolve_name(value)
+            except (ImportError, AttributeError, ValueError) as e:
+                raise Refused(f"; {e}") from None
         if not isinstance(value, type):
             raise Refused
         return value
 
-    return Kind("a class", read)
+    return Kind("a class or its path", read)
 
 
 def choice(*names: str) -> Kind:

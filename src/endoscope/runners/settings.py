@@ -129,6 +129,12 @@ class Settings:
     scheduler_step: Literal["epoch", "step"] = key(
         kinds.choice("epoch", "step"), "what the scheduler steps after", default="epoch", jobs=_TRAIN
     )
+    scheduler_score: str | None = key(
+        kinds.optional(kinds.text()),
+        "the validation score that `ReduceLROnPlateau` looks at; its `mode` has to be that of the score",
+        jobs=_TRAIN,
+        default_text="the score `loss` where the metric has one, otherwise the training loss",
+    )
     checkpoint_method: int | Literal["all", "latest"] = key(
         kinds.either(kinds.whole(at_least=1), kinds.choice("all", "latest")),
         "which checkpoints stay, and which epochs the debugger looks into: every n epochs and the last; all; "
@@ -137,7 +143,10 @@ class Settings:
         jobs=_TRAIN,
     )
     checkpoint: Path | None = key(
-        kinds.optional(kinds.path()), "the `checkpoint.pt` whose weights are evaluated", jobs=_EVAL
+        kinds.optional(kinds.path()),
+        "the weights that are evaluated: a `checkpoint.pt`, or a folder that has one (an epoch, or a run, whose last "
+        "counts); without it the model as it was built",
+        jobs=_EVAL,
     )
     debugger: Any = key(
         kinds.optional(kinds.node("model")),
@@ -232,6 +241,12 @@ def documented_keys(settings: type[Settings] = Settings) -> str:
         for name, known, default in settings._keys()
     ]
     return "\n".join(rows) + "\n"
+
+
+def read_key(name: str, value: Any) -> Any:
+    """One value of a config, checked as `Settings.from_config` does it."""
+    known = next(known for key_name, known, _ in Settings._keys() if key_name == name)
+    return _read(name, known, value)
 
 
 def _read(name: str, known: Key, value: Any) -> Any:
