@@ -298,3 +298,5 @@ class Strange(Photos):
 )
 def test_class_names_of_a_dataset(dataset: Any, expected: Any) -> None:
     assert class_names(dataset) == expected
+    part = torch.utils.data.Subset(torch.utils.data.Subset(dataset, [0]), [0])  # what random_split gives
+    assert class_names(adapt(part)) == expected

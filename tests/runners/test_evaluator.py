@@ -90,3 +90,10 @@ def test_nothing_is_replaced_unasked(trained: Path, tmp_path: Path) -> None:
     SupervisedEvaluator(evaluation(tmp_path, overwrite=True)).run()
     with pytest.raises(ConfigError, match="holds a training run"):
         SupervisedEvaluator(evaluation(trained, overwrite=True))
+
+
+def test_a_checkpoint_that_is_not_there_is_named_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, message in (("absent.pt", "there is no checkpoint '.*absent.pt'"), ("empty", "'.*empty' holds no check")):
+        with pytest.raises((ConfigError, CheckpointError), match=f"^checkpoint: {message}"):
+            SupervisedEvaluator(evaluation(tmp_path / "eval", checkpoint=str(tmp_path / path)))

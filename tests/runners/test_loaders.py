@@ -243,7 +243,6 @@ def test_several_workers_serve_a_stream_that_numbers_itself() -> None:
 @pytest.mark.parametrize(
     ("given", "count", "expected"),
     [
-        (None, 0, "val_dataloader: the dataset has no items"),
         (
             node(batch_size=32, drop_last=True),
             20,

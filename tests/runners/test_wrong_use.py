@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from endoscope import load_debug_outputs
-from endoscope.debuggers import SequentialDebugger
+from endoscope.debuggers import FeatureMapDebugger, SequentialDebugger
 from endoscope.errors import ConfigError, DatapointError
 from endoscope.pages.verify import verify_folder
 from endoscope.runners.checkpoints import CheckpointError
@@ -61,7 +61,18 @@ class Nothing(IterableDataset[Any]):
         ({"train_dataset": given(lambda k, x, y: (x[: 3 + k % 3], y))}, DatapointError, "do not make a batch"),
         ({"val_dataset": given(lambda k, x, y: x)}, MetricError, "labels is NoneType"),
         ({"val_dataset": given(lambda k, x, y: {"inputs": x, "meta_info": "a"})}, DatapointError, "expected a dict"),
-        ({"val_dataset": []}, ConfigError, "^val_dataloader: the dataset has no items"),
+        ({"val_dataset": []}, ConfigError, "^val_dataset: it has no items"),
+        ({"train_dataset": iter([])}, ConfigError, "^train_dataset: the dataset is a list_iterator, which can be read"),
+        (
+            {"val_dataset": given(lambda k, x, y: None if k == 13 else (x, y))},
+            DatapointError,
+            "^val_dataset, item 13: an item of the dataset is None, not a dict",
+        ),
+        (
+            {"train_dataset": given(lambda k, x, y: None if k == 13 else (x, y))},
+            DatapointError,
+            "^train_dataset, item 13: an item of the dataset is None",
+        ),
         ({"val_dataset": Nothing()}, ConfigError, "^val_dataset: it gave no batch"),
         ({"train_dataset": Nothing(), "train_dataloader": None}, ConfigError, "^train_dataset: it gave no batch"),
         ({"train_dataset": node(Blobs, count=17)}, ValueError, "Expected more than 1 value per channel"),
@@ -116,6 +127,9 @@ def plain(**_: Any) -> dict[str, int]:
     return {}
 
 
+NO_LAYER = node(FeatureMapDebugger, layer_name="absent")
+
+
 def a_debugger(model: Any) -> object:
     return object()
 
@@ -128,6 +142,10 @@ def a_debugger(model: Any) -> object:
         ({"metric": lambda datapoint: {}}, "metric: found a function; expected"),
         ({"metric": node(plain)}, "metric: found a dict; expected"),
         ({"optimizer": node(plain)}, "optimizer: found a dict; expected"),
+        (
+            {"debugger": node(SequentialDebugger, debuggers_config=[{"name": "maps", "debugger_config": NO_LAYER}])},
+            r"^debugger\.args\.debuggers_config\[0\] \('maps'\): no layer",
+        ),
         ({"device": "meta"}, "^device: on 'meta' tensors have no values"),
         ({"debugger": node(a_debugger)}, "debugger: found a object; expected a SequentialDebugger"),
     ],

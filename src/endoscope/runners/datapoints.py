@@ -25,6 +25,7 @@ ADAPTER = (
     "or a collate_fn in the dataloader node"
 )
 _FIELDS = ("inputs", "labels", "meta_info")
+_WRAPPED_MOST = 8  # datasets in datasets that are looked through
 
 Datapoint = dict[str, Any]
 
@@ -148,9 +149,23 @@ def _as_tensor(value: Any) -> Any:
 
 
 class _Wrapped:
-    """Gives what the dataset has besides its items: ``classes``, ``transform``, ..."""
+    """Gives what the dataset has besides its items: ``classes``, ``transform``, ...
 
-    dataset: Any
+    make: what an item and its position become. name: what errors call the dataset.
+    """
+
+    def __init__(
+        self, dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
+    ) -> None:
+        self.dataset = dataset
+        self._make = make
+        self._name = name
+
+    def _made(self, item: Any, idx: int | None, which: str) -> Any:
+        try:
+            return self._make(item, idx)
+        except DatapointError as e:
+            raise DatapointError(f"{self._name}, {which}: {e}") from None
 
     def __getattr__(self, name: str) -> Any:
         # Before __init__, when it is unpickled, there is no dataset to ask.
@@ -164,25 +179,19 @@ class Datapoints(_Wrapped, Dataset[Any]):
 
     >>> Datapoints([(image, 3), (other, 5)])[1]["meta_info"]
     {'idx': 1}
-
-    make: what an item and its position become.
     """
-
-    def __init__(self, dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -> None:
-        self.dataset = dataset
-        self._make = make
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        return self._make(self.dataset[position], int(position))
+        return self._made(self.dataset[position], int(position), f"item {position}")
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """A whole batch: one call for a dataset that can read several items at once."""
         several = getattr(self.dataset, "__getitems__", None)
         items = several(positions) if callable(several) else [self.dataset[position] for position in positions]
-        return [self._make(item, int(position)) for item, position in zip(items, positions, strict=True)]
+        return [self._made(item, int(at), f"item {at}") for item, at in zip(items, positions, strict=True)]
 
 
 class IterableDatapoints(_Wrapped, IterableDataset[Any]):
@@ -195,9 +204,10 @@ class IterableDatapoints(_Wrapped, IterableDataset[Any]):
     ``meta_info.idx``; one that does not is an error.
     """
 
-    def __init__(self, dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -> None:
-        self.dataset = dataset
-        self._make = make
+    def __init__(
+        self, dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
+    ) -> None:
+        super().__init__(dataset, make=make, name=name)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._ranks = torch.distributed.get_world_size() if several else 1
 
@@ -205,7 +215,8 @@ class IterableDatapoints(_Wrapped, IterableDataset[Any]):
         worker = get_worker_info()
         alone = self._ranks == 1 and (worker is None or worker.num_workers == 1)
         for position, item in enumerate(self.dataset):
-            yield self._make(item, position if alone else None)
+            which = f"item {position}" if alone else f"item {position} of this worker"
+            yield self._made(item, position if alone else None, which)
 
 
 def is_stream(dataset: Any) -> bool:
@@ -213,14 +224,16 @@ def is_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
-def adapt(dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -> Datapoints | IterableDatapoints:
+def adapt(
+    dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
+) -> Datapoints | IterableDatapoints:
     """`Datapoints` or `IterableDatapoints` of any dataset; of one of these, the same again.
 
     >>> adapt(torchvision.datasets.MNIST("data")).classes[0]
     '0 - zero'
     """
     if isinstance(dataset, (Datapoints, IterableDatapoints)):
-        return dataset if dataset._make is make else adapt(dataset.dataset, make=make)
+        return dataset if dataset._make is make else adapt(dataset.dataset, make=make, name=dataset._name)
     if isinstance(dataset, Iterator):
         raise ConfigError(
             f"the dataset is {_shown(dataset)}, which can be read once only; expected a Dataset, or an IterableDataset "
@@ -229,18 +242,24 @@ def adapt(dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint) -
     if is_stream(dataset):
         if not hasattr(dataset, "__iter__"):
             raise ConfigError(f"the dataset is {_shown(dataset)}; expected a Dataset with __getitem__ and __len__")
-        return IterableDatapoints(dataset, make=make)
+        return IterableDatapoints(dataset, make=make, name=name)
     if not hasattr(dataset, "__len__"):
         raise ConfigError(f"the dataset, {_shown(dataset)}, has no __len__; add one, or make it an IterableDataset")
-    return Datapoints(dataset, make=make)
+    return Datapoints(dataset, make=make, name=name)
 
 
 def class_names(dataset: Any) -> tuple[str, ...] | None:
-    """The names of a dataset's classes, where it has ``class_names`` or ``classes``."""
-    for name in ("class_names", "classes"):
-        names = getattr(dataset, name, None)
-        if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
-            return tuple(names)
+    """The names of a dataset's classes, where it has ``class_names`` or ``classes``, or the ``dataset`` in it does.
+
+    >>> class_names(torch.utils.data.Subset(dataset, range(100)))
+    ('cat', 'dog')
+    """
+    for _ in range(_WRAPPED_MOST):
+        for name in ("class_names", "classes"):
+            names = getattr(dataset, name, None)
+            if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
+                return tuple(names)
+        dataset = getattr(dataset, "dataset", None)
     return None
 
 

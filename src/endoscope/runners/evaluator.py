@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
-from endoscope.runners.runner import BaseRunner
+from endoscope.runners.runner import BaseRunner, naming
 from endoscope.runs import layout
 from endoscope.runs.scores import Scores, write_scores
 
@@ -51,9 +51,10 @@ class BaseEvaluator(BaseRunner):
         if self.settings.checkpoint is None:
             self.progress.say("no checkpoint is given: the model is evaluated as it was built")
         else:
-            path = _checkpoint_file(Path(self.settings.checkpoint))
-            state = checkpoints.load_checkpoint(path, device=self.device)
-            checkpoints.load_weights(self.network, state["model"], path)
+            with naming("checkpoint"):
+                path = _checkpoint_file(Path(self.settings.checkpoint))
+                state = checkpoints.load_checkpoint(path, device=self.device)
+                checkpoints.load_weights(self.network, state["model"], path)
         if self.settings.compile:
             self.network.compile()
 
@@ -94,5 +95,5 @@ def _checkpoint_file(path: Path) -> Path:
         return path / layout.CHECKPOINT
     found = checkpoints.latest_checkpoint(path)
     if found is None:
-        raise ConfigError(f"checkpoint: {str(path)!r} holds no {layout.CHECKPOINT}, and no epoch in it does")
+        raise ConfigError(f"{str(path)!r} holds no {layout.CHECKPOINT}, and no epoch in it does")
     return found[1]

@@ -41,8 +41,6 @@ def make_loader(
     where = f"{key_path}.args" if key_path else "args"
     user_collate = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
     data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
-    if isinstance(data, Datapoints) and len(data) == 0:
-        raise ConfigError(f"{where.removesuffix('.args')}: the dataset has no items")
     if sampler is not None:
         for name in ("sampler", "batch_sampler"):
             if args.get(name) is not None:

@@ -8,7 +8,7 @@ import os
 import random
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,14 +17,14 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from endoscope.calling import call_model
-from endoscope.config import build_from_config
+from endoscope.config import build_from_config, is_node
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.pages.folders import make_folder
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
-from endoscope.runners.datapoints import class_names, is_stream
+from endoscope.runners.datapoints import Datapoints, adapt, class_names
 from endoscope.runners.distributed import RankError, Ranks, Share, lost_connection
 from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
@@ -71,10 +71,12 @@ class BaseRunner:
         if not isinstance(self.metric, BaseMetric):
             raise ConfigError(f"metric: found a {type(self.metric).__name__}; expected an endoscope.runners BaseMetric")
         self.debugger: SequentialDebugger | None = None
+        self.class_names = self.settings.class_names
 
     def _build(self, key: str, **given: Any) -> Any:
-        with _naming(key):
-            return build_from_config(getattr(self.settings, key), key_path=key, **given)
+        node = getattr(self.settings, key)
+        with naming(key, node.get("args", ()) if is_node(node) else ()):
+            return build_from_config(node, key_path=key, **given)
 
     def _init_model(self) -> None:
         self.network: torch.nn.Module = self._build("model")
@@ -92,18 +94,22 @@ class BaseRunner:
 
     def _loader(self, split: Literal["train", "val", "eval"], *, shuffle: bool) -> DataLoader[Any]:
         """The loader of a split's dataset; with several ranks, of this rank's share of it."""
-        dataset = self._build(f"{split}_dataset")
+        key = f"{split}_dataset"
+        with naming(key):
+            dataset = adapt(self._build(key), name=key)
+            if isinstance(dataset, Datapoints) and len(dataset) == 0:
+                raise ConfigError("it has no items")
         sampler: Sampler[int] | None = None
-        if self.ranks.several and hasattr(dataset, "__len__") and not is_stream(dataset):
+        if self.ranks.several and isinstance(dataset, Datapoints):
             rank, world = self.ranks.rank, self.ranks.world_size
             if split == "train":
                 shuffle = shuffles(self.settings.train_dataloader, default=shuffle)
                 sampler = DistributedSampler(dataset, world, rank, shuffle=shuffle, seed=self.settings.seed)
             else:
                 sampler = Share(len(dataset), rank, world)
-        self.class_names = self.settings.class_names or class_names(dataset)
+        self.class_names = self.class_names or class_names(dataset)
         key = f"{split}_dataloader"
-        with _naming(key):
+        with naming(key):
             return make_loader(
                 getattr(self.settings, key),
                 dataset,
@@ -306,11 +312,17 @@ def _threads(wanted: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming(key: str) -> Iterator[None]:
-    """An exception of what a key describes, while it is built, becomes an error that names the key."""
+def naming(key: str, arguments: Iterable[str] = ()) -> Iterator[None]:
+    """An exception of what a key describes, while it is built, becomes an error that names the key.
+
+    arguments: those of the key's node, with which an error of our own may begin, as in ``debuggers_config[0]: ...``.
+    """
     try:
         yield
-    except EndoscopeError:
+    except EndoscopeError as e:
+        told = str(e)
+        if not told.startswith((f"{key}:", f"{key}.", f"{key}[")):
+            e.args = (f"{key}.args.{told}" if told.partition("[")[0] in arguments else f"{key}: {told}",)
         raise
     except Exception as e:
         frames = traceback.extract_tb(e.__traceback__)
