@@ -3,13 +3,15 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from endoscope.runners.config_json import MAX_ITEMS, MAX_TEXT, as_json, differences
+from endoscope.runners.config_file import load_config
+from endoscope.runners.config_json import MAX_ITEMS, MAX_TEXT, MISSING, as_json, differences
 
 
 class Box:
@@ -113,4 +115,21 @@ def test_equal_structures_have_no_differences() -> None:
     ],
 )
 def test_differences_are_key_paths(a: Any, b: Any, expected: list[str]) -> None:
-    assert differences(a, b) == expected
+    assert [found.path for found in differences(a, b)] == expected
+
+
+def test_a_difference_has_both_values() -> None:
+    found = differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}})
+    assert found == [("a.b", 1, 3), ("c", 2, MISSING)]
+
+
+def test_classes_of_a_config_file_are_called_after_the_file_wherever_it_lies(tmp_path: Path) -> None:
+    text = "class Net: pass\ndef make(): pass\nconfig = {'class': Net, 'make': make, 'made': Net()}"
+    found = []
+    for folder in ("a", "b"):
+        path = tmp_path / folder / "my-config.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        found.append(as_json(load_config(path)))
+    assert found[0] == found[1]
+    assert found[0] == {"class": "my-config.Net", "make": "my-config.make", "made": {"repr": "<my-config.Net object>"}}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
@@ -24,7 +25,7 @@ from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runs import atomic
 from endoscope.runs.scores import read_scores
 
-from .training import canonical, config, evaluation, final, node
+from .training import VAL, canonical, config, evaluation, final, node
 
 ROOT = Path(__file__).parents[2]
 
@@ -208,8 +209,8 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_another_config_is_refused(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
-    other = node(__import__("torch").optim.Adam, lr=0.02)
-    with pytest.raises(ConfigError, match=r"another optimizer\.args\.lr"):
+    other = node(torch.optim.Adam, lr=0.02)
+    with pytest.raises(ConfigError, match=r"holds a run with another optimizer\.args\.lr: 0\.01 there, 0\.02 here\n"):
         SupervisedTrainer(config(tmp_path, epochs=5, optimizer=other))
 
 
@@ -217,8 +218,37 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     path = tmp_path / "epoch_2" / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="epoch_2/checkpoint.pt' cannot be read"):
+    with pytest.raises(CheckpointError, match="epoch_2/checkpoint.pt' cannot be read.*\nwhen this .* after epoch 1"):
         SupervisedTrainer(config(tmp_path, epochs=4))
+    path.unlink()
+    assert SupervisedTrainer(config(tmp_path, epochs=4)).epoch == 2
+    torch.save({"model": {}}, path.with_name("other.pt"))
+    (tmp_path / "epoch_1" / "checkpoint.pt").unlink()
+    path.with_name("other.pt").rename(path)
+    with pytest.raises(CheckpointError, match="has no 'step' to go on with\nwhen this file is deleted, the run begins"):
+        SupervisedTrainer(config(tmp_path, epochs=4))
+
+
+def test_datapoints_are_kept_by_the_first_attempt_that_is_to(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, epochs=1, save_datapoints=None)).run()
+    assert not (tmp_path / "datapoints").exists()
+    trainer = SupervisedTrainer(config(tmp_path, save_datapoints="all"))
+    real = trainer._eval_step
+
+    def killed(datapoint: dict[str, Any]) -> None:
+        real(datapoint)
+        if trainer.metric.partial()["idx"].numel() == 16:
+            raise Killed
+
+    trainer._eval_step = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        trainer.run()
+    assert len(load_debug_outputs(tmp_path / "datapoints")) < VAL
+    SupervisedTrainer(config(tmp_path, save_datapoints="all")).run()
+    assert sorted(load_debug_outputs(tmp_path / "datapoints")) == list(range(VAL))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "datapoints").iterdir()}
+    SupervisedTrainer(config(tmp_path, epochs=4, save_datapoints="all")).run()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "datapoints").iterdir()} == before
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")

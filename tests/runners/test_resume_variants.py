@@ -77,6 +77,30 @@ class Buffers(nn.Module):
         return self.linear((x - self.mean) * self.mask)
 
 
+class Hidden(nn.Module):
+    """Its buffers are not in its state_dict, and change; one begins as a view, one is not there at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+        self.inner.register_buffer("mean", torch.zeros(6), persistent=False)
+        self.register_buffer("wide", torch.zeros(1).expand(6), persistent=False)
+        self.register_buffer("seen", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.inner.mean.mul_(0.9).add_(0.1 * x.mean(0))
+            self.wide = self.wide + 0.1
+            self.seen = torch.ones(()) if self.seen is None else self.seen + 1
+        return self.inner(x - self.inner.mean + self.wide) / (1 if self.seen is None else self.seen)
+
+
+class HiddenWeight(Weighted):
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+
 class Frozen(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -111,6 +135,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a criterion with a state": {"criterion": node(Weighted)},
     "lazy modules": {"model": node(Lazy)},
     "buffers": {"model": node(Buffers)},
+    "buffers that are not persistent": {"model": node(Hidden), "criterion": node(HiddenWeight)},
     "frozen layers": {"model": node(Frozen)},
     "a model that draws": {"model": node(Chance)},
 }

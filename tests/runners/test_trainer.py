@@ -203,6 +203,48 @@ def test_a_scheduler_that_looks_at_the_scores(tmp_path: Path) -> None:
     assert rates(tmp_path) == pytest.approx([0.01, 0.005, 0.0025, 0.00125])
 
 
+def test_the_score_that_a_scheduler_looks_at(tmp_path: Path) -> None:
+    class Falling(ClassificationMetric):
+        def aggregate(self, *given: Any) -> dict[str, float]:
+            return {**super().aggregate(*given), "macro_f1": -float(len(list(tmp_path.glob("epoch_*"))))}
+
+    plateau = node(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5, mode="max")
+    changed = {"scheduler": plateau, "scheduler_score": "macro_f1", "metric": node(Falling)}
+    SupervisedTrainer(config(tmp_path, epochs=4, **changed)).run()
+    assert rates(tmp_path) == pytest.approx([0.01, 0.01, 0.005, 0.0025])
+
+
+@pytest.mark.parametrize(
+    ("args", "changed", "message"),
+    [
+        (
+            {"mode": "max"},
+            {},
+            r"^scheduler\.args\.mode: found 'max', and ReduceLROnPlateau looks at 'loss', of which lower",
+        ),
+        (
+            {},
+            {"scheduler_score": "accuracy"},
+            r"^scheduler\.args\.mode: found 'min', .* 'accuracy', of which higher is",
+        ),
+        (
+            {},
+            {"scheduler_score": "acuracy"},
+            "^scheduler_score: the metric has no score 'acuracy'; closest: 'accuracy'",
+        ),
+        ({}, {"scheduler_step": "step"}, "^scheduler_step: ReduceLROnPlateau looks at the scores of an epoch"),
+        (None, {"scheduler_score": "loss"}, "^scheduler_score: only ReduceLROnPlateau looks at a score; remove it"),
+    ],
+)
+def test_a_score_that_a_scheduler_cannot_look_at(
+    args: Any, changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    if args is not None:
+        changed = {"scheduler": node(torch.optim.lr_scheduler.ReduceLROnPlateau, **args), **changed}
+    with pytest.raises(ConfigError, match=message):
+        SupervisedTrainer(config(tmp_path, **changed))
+
+
 class Unstorable(torch.optim.SGD):
     def state_dict(self) -> Any:
         return {**super().state_dict(), "owner": self}
@@ -406,7 +448,8 @@ def test_torch_computes_with_so_many_threads_while_it_runs(tmp_path: Path) -> No
     seen.clear()
     Own(config(tmp_path / "b", epochs=1)).run()
     assert {*seen} == {before}
-    Own(config(tmp_path / "a", torch_threads=before, epochs=2)).run()  # resumed with another number
+    with pytest.warns(UserWarning, match="^torch_threads: the run is resumed with"):
+        Own(config(tmp_path / "a", torch_threads=before, epochs=2)).run()
 
 
 # ---------------------------------------------------------------- names of classes
@@ -466,3 +509,13 @@ def test_a_model_of_hugging_face(tmp_path: Path) -> None:
     assert epoch.scores is not None and epoch.outputs is not None
     assert len(epoch.scores.indices) == 12
     assert epoch.outputs[0]["outputs"]["logits"].shape == (1, 2)
+
+
+class Nameless(Blobs):
+    classes = ()  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("without", ["train_dataset", "val_dataset"])
+def test_class_names_of_either_dataset(without: str, tmp_path: Path) -> None:
+    trainer = SupervisedTrainer(config(tmp_path, **{without: node(Nameless, count=9)}))
+    assert trainer.class_names == ("red", "green", "blue")

@@ -66,6 +66,28 @@ def load_weights(model: torch.nn.Module, state: Mapping[str, Any], path: Path | 
         raise CheckpointError("\n  ".join([f"the checkpoint {str(path)!r} does not fit the model:", *found])) from e
 
 
+def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that ``state_dict()`` leaves out (``persistent=False``): training may change them, too."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, part in module.named_modules()
+        for name in sorted(part._non_persistent_buffers_set)
+        if (buffer := part._buffers.get(name)) is not None
+    }
+
+
+def load_other_buffers(module: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:
+    """Put back what `other_buffers` gave: in place where that can be, because other parts may share a buffer."""
+    for name, value in found.items():
+        prefix, _, last = name.rpartition(".")
+        part = module.get_submodule(prefix)
+        now = part._buffers.get(last)
+        if now is None or now.shape != value.shape or now.dtype != value.dtype or 0 in now.stride():
+            part.register_buffer(last, value, persistent=False)
+        else:
+            now.copy_(value)
+
+
 def check_storable(name: str, state: Any) -> None:
     """Raise now what reading ``state`` back would raise after a kill: parts that are no plain data."""
     buffer = io.BytesIO()
@@ -91,11 +113,11 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def latest_checkpoint(work_dir: Path) -> tuple[int, Path] | None:
-    """The last epoch with a checkpoint, which is whole, and its file."""
+def latest_checkpoint(work_dir: Path, *, before: int | None = None) -> tuple[int, Path] | None:
+    """The last epoch with a checkpoint, which is whole, and its file; if asked for, the last before another epoch."""
     whole = [
         (epoch, folder / CHECKPOINT)
         for epoch, folder in epoch_folders(work_dir).items()
-        if (folder / CHECKPOINT).is_file()
+        if (before is None or epoch < before) and (folder / CHECKPOINT).is_file()
     ]
     return whole[-1] if whole else None

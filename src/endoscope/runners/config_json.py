@@ -7,10 +7,14 @@ import json
 import math
 import os
 import re
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+from endoscope.runners.config_file import unique_name
 
 MAX_TEXT = 200
 """Characters kept of an object's description."""
@@ -19,6 +23,17 @@ MAX_ITEMS = 1000
 _MAX_DEPTH = 32
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
+MISSING = object()
+"""What a `Difference` has where a key is not there."""
+
+
+class Difference(NamedTuple):
+    """A key path at which two configs differ, and what each has there."""
+
+    path: str
+    before: Any
+    now: Any
+
 
 def as_json(config: Any) -> Any:
     """What a config says, in dicts, lists, text and numbers; the same config always gives the same.
@@ -26,7 +41,8 @@ def as_json(config: Any) -> Any:
     >>> as_json({"class": torch.nn.Linear, "args": {"sizes": (3, 4), "dtype": torch.float32}})
     {'class': 'torch.nn.modules.linear.Linear', 'args': {'sizes': [3, 4], 'dtype': {'repr': 'torch.float32'}}}
 
-    Classes and functions become their path, objects ``{"repr": text}``, at most `MAX_TEXT` long and without memory
+    Classes and functions become their path (those of a config file that is imported under a name of its own begin with
+    the file's name, wherever it lies), objects ``{"repr": text}``, at most `MAX_TEXT` long and without memory
     addresses; so do non-finite numbers, which JSON does not have.
     """
     return _plain(config, 0)
@@ -54,7 +70,13 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _path(value: Any) -> str:
-    return f"{getattr(value, '__module__', None) or 'builtins'}.{value.__qualname__}"
+    return f"{_module(value)}.{value.__qualname__}"
+
+
+def _module(value: Any) -> str:
+    name = getattr(value, "__module__", None) or "builtins"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return Path(file).stem if file is not None and name == unique_name(Path(file)) else name
 
 
 def _name(key: Any) -> str:
@@ -70,26 +92,26 @@ def _described(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  # a broken __repr__ is the user's, and must not stop a run
         return f"a {type(value).__name__} whose repr raised {type(error).__name__}"
-    text = _ADDRESS.sub("", text)
+    text = _ADDRESS.sub("", text).replace(f"{type(value).__module__}.", f"{_module(type(value))}.")
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text)} characters)"
 
 
-def differences(a: Any, b: Any) -> list[str]:
-    """The key paths at which two configs differ, as `as_json` gives them; spelt as overrides are.
+def differences(a: Any, b: Any) -> list[Difference]:
+    """Where two configs differ, as `as_json` gives them; paths are spelt as overrides are.
 
-    >>> differences({"seed": 0, "model": {"args": {"sizes": [3, 4]}}}, {"model": {"args": {"sizes": [3, 5]}}})
-    ['seed', 'model.args.sizes.1']
+    >>> differences({"model": {"args": {"sizes": [3, 4]}}}, {"model": {"args": {"sizes": [3, 5]}}})
+    [Difference(path='model.args.sizes.1', before=4, now=5)]
     """
-    return list(_differing(a, b, ""))
+    return _differing(a, b, "")
 
 
-def _differing(a: Any, b: Any, path: str) -> list[str]:
+def _differing(a: Any, b: Any, path: str) -> list[Difference]:
     if isinstance(a, list) and isinstance(b, list):
         a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict) and isinstance(b, dict):
         found = []
         for key in dict.fromkeys([*a, *b]):
             at = f"{path}.{key}" if path else str(key)
-            found += _differing(a[key], b[key], at) if key in a and key in b else [at]
+            found += _differing(a.get(key, MISSING), b.get(key, MISSING), at)
         return found
-    return [] if a == b and isinstance(a, bool) == isinstance(b, bool) else [path]
+    return [] if a == b and isinstance(a, bool) == isinstance(b, bool) else [Difference(path, a, b)]

@@ -17,21 +17,17 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from endoscope.errors import ConfigError
+from endoscope.errors import ConfigError, closest
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
-from endoscope.runners.config_json import as_json, differences
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
 from endoscope.runners.runner import BaseRunner, length
+from endoscope.runners.same_run import check_same_run, warn_of_changes
 from endoscope.runs import layout
 from endoscope.runs.atomic import write_json
-from endoscope.runs.files import read_object
 from endoscope.runs.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
 
-MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
-              "eval_dataset", "eval_dataloader", "checkpoint", "overwrite", "runner", "torch_threads")  # fmt: skip
-"""Keys that may differ when a run is resumed; any other makes it another run."""
 COUNT_MOST = 1000
 COUNT_S = 10.0
 """Batches that are left out are counted up to this number, or for so long."""
@@ -57,6 +53,7 @@ class BaseTrainer(BaseRunner):
         self.epoch = 0
         self.step = 0
         self._left_out_told = False
+        self._datapoints_epoch = 0
         self._init_data()
         self._init_criterion()
         self._init_optimizer()
@@ -79,14 +76,33 @@ class BaseTrainer(BaseRunner):
         self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self._parameters())
         self._check_step()
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
-        plateau = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-        if plateau and s.scheduler_step == "step":
-            raise ConfigError("scheduler_step: ReduceLROnPlateau looks at the scores of an epoch; set it to 'epoch'")
+        self._check_scheduler_score()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
         parts = {"model": self.network, "criterion": self.criterion, "optimizer": self.optimizer}
         for name, part in {**parts, "scheduler": self.scheduler}.items():
             if part is not None:
                 checkpoints.check_storable(name, part.state_dict())
+
+    def _check_scheduler_score(self) -> None:
+        s = self.settings
+        if not isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            if s.scheduler_score is not None:
+                raise ConfigError("scheduler_score: only ReduceLROnPlateau looks at a score; remove it")
+            return
+        if s.scheduler_step == "step":
+            raise ConfigError("scheduler_step: ReduceLROnPlateau looks at the scores of an epoch; set it to 'epoch'")
+        directions = {**self.metric.DIRECTIONS, **self.metric.AGGREGATED}
+        if s.scheduler_score is not None and s.scheduler_score not in directions:
+            near = closest(s.scheduler_score, directions)
+            raise ConfigError(f"scheduler_score: the metric has no score {s.scheduler_score!r}{near}")
+        score = s.scheduler_score or "loss"
+        mode = "max" if directions.get(score) == "higher" else "min"
+        if self.scheduler.mode != mode:
+            better = "higher" if mode == "max" else "lower"
+            raise ConfigError(
+                f"scheduler.args.mode: found {self.scheduler.mode!r}, and ReduceLROnPlateau looks at {score!r}, of "
+                f"which {better} is better\nset it to {mode!r}, or scheduler_score to one of {', '.join(directions)}"
+            )
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         """What is trained: the model's parameters, and those of a criterion that learns."""
@@ -114,31 +130,44 @@ class BaseTrainer(BaseRunner):
         """Go on from the last whole checkpoint of the work folder, if it has one; then compile and distribute."""
         found = checkpoints.latest_checkpoint(self.work_dir)
         self.ranks.wait()
-        self._check_same_run(resumed=found is not None)
+        if self.folder.earlier().job == "eval":
+            raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
         if found is not None:
+            before = check_same_run(self.work_dir, self.config, self.settings_class)
             self._load(*found)
+            if self.ranks.first and self.epoch < self.settings.epochs:
+                self._warn_of_changes(before)
         if self.settings.compile:
             self.network.compile()
         if self.ranks.several:
             on = [self.device.index] if self.device.type == "cuda" else None
             self.model = DistributedDataParallel(self.network, device_ids=on)
 
-    def _check_same_run(self, *, resumed: bool) -> None:
-        if self.folder.earlier().job == "eval":
-            raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
-        if not resumed:
-            return
-        before = read_object(self.work_dir / layout.CONFIG)
-        changed = [path for path in differences(before, as_json(self.config)) if path.split(".")[0] not in MAY_CHANGE]
-        if before and changed:
-            raise ConfigError(
-                f"work_dir: {str(self.work_dir)!r} holds a run with another {changed[0]}, and is resumed with its own "
-                "config only; choose another work_dir for this one"
-            )
+    def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
+        earlier = self.folder.earlier()
+        had = {"device": earlier.device and earlier.device.split(":")[0], "world_size": earlier.world_size}
+        had = {name: value for name, value in had.items() if value is not None}
+        if before:
+            had["torch_threads"] = before.get("torch_threads")
+        has = {"device": self.device.type, "world_size": self.ranks.world_size}
+        warn_of_changes(had, {**has, "torch_threads": self.settings.torch_threads})
+
+    def _read_checkpoint(self, epoch: int, path: Path) -> dict[str, Any]:
+        try:
+            state = checkpoints.load_checkpoint(path, device=self.device)
+            if missing := [name for name in ("step", "criterion", "optimizer", "scaler") if name not in state]:
+                raise checkpoints.CheckpointError(f"the checkpoint {str(path)!r} has no {missing[0]!r} to go on with")
+        except checkpoints.CheckpointError as e:
+            earlier = checkpoints.latest_checkpoint(self.work_dir, before=epoch)
+            then = f"goes on after epoch {earlier[0]}, whose checkpoint is there" if earlier else "begins anew"
+            raise checkpoints.CheckpointError(f"{e}\nwhen this file is deleted, the run {then}") from e
+        return state
 
     def _load(self, epoch: int, path: Path) -> None:
-        state = checkpoints.load_checkpoint(path, device=self.device)
+        state = self._read_checkpoint(epoch, path)
         checkpoints.load_weights(self.network, state["model"], path)
+        for name, part in {"model": self.network, "criterion": self.criterion}.items():
+            checkpoints.load_other_buffers(part, state.get("other_buffers", {}).get(name, {}))
         self.criterion.load_state_dict(state["criterion"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -146,8 +175,12 @@ class BaseTrainer(BaseRunner):
             self.scheduler.load_state_dict(state["scheduler"])
         self.epoch, self.step = epoch + 1, state["step"]
         self.folder.resume(self.epoch)
-        kept = self.folder.earlier().checkpoint_epochs or ()  # perhaps of a shorter run
+        earlier = self.folder.earlier()
+        kept = earlier.checkpoint_epochs or ()  # perhaps of a shorter run
         self.checkpoint_indices = sorted({*self.checkpoint_indices, *(e for e in kept if e <= epoch)})
+        kept_in = earlier.details.get("datapoints_epoch", 0)
+        there = (self.work_dir / layout.DATAPOINTS).is_dir() and type(kept_in) is int and kept_in <= epoch
+        self._datapoints_epoch = kept_in if there else self.epoch
 
     # ---- running
     def run(self) -> None:
@@ -313,7 +346,7 @@ class BaseTrainer(BaseRunner):
         self.metric.reset_buffer()
         self._seed("validation", self.epoch, self.val_loader)
         self.epoch_dir.mkdir(exist_ok=True)
-        if self.epoch == 0:
+        if self.epoch == self._datapoints_epoch:
             self._keep(self.work_dir / layout.DATAPOINTS, "inputs", "labels", "meta_info")
         if self.epoch in self.checkpoint_indices:
             self._keep(self.epoch_dir / layout.OUTPUTS, "outputs")
@@ -334,10 +367,21 @@ class BaseTrainer(BaseRunner):
         if self.scheduler is None or self.settings.scheduler_step != "epoch":
             return
         if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            known = {} if scores is None else scores.aggregated
-            self.scheduler.step(self.ranks.agreed(known.get("loss", losses.mean)))
+            self.scheduler.step(self.ranks.agreed(self._scheduler_score(losses, scores)))
         else:
             self.scheduler.step()
+
+    def _scheduler_score(self, losses: LossSummary, scores: Scores | None) -> float:
+        """What `ReduceLROnPlateau` looks at; rank 0's counts."""
+        known = {} if scores is None else scores.aggregated
+        wanted = self.settings.scheduler_score
+        if wanted is None or scores is None:
+            return known.get("loss", losses.mean)
+        if wanted not in known:
+            raise ConfigError(
+                f"scheduler_score: the metric gave no {wanted!r} over all datapoints{closest(wanted, known)}"
+            )
+        return known[wanted]
 
     def _save_checkpoint(self) -> None:
         """Written last in an epoch: an epoch with a checkpoint is whole. Those that are not to stay then go."""
@@ -346,6 +390,10 @@ class BaseTrainer(BaseRunner):
             "step": self.step,
             "model": self.network.state_dict(),
             "criterion": self.criterion.state_dict(),
+            "other_buffers": {
+                "model": checkpoints.other_buffers(self.network),
+                "criterion": checkpoints.other_buffers(self.criterion),
+            },
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict(),
@@ -359,7 +407,12 @@ class BaseTrainer(BaseRunner):
                 (folder / layout.CHECKPOINT).unlink(missing_ok=True)
 
     def _about(self) -> dict[str, Any]:
-        return {**super()._about(), "epochs": self.settings.epochs, "checkpoint_epochs": self.checkpoint_indices}
+        return {
+            **super()._about(),
+            "epochs": self.settings.epochs,
+            "checkpoint_epochs": self.checkpoint_indices,
+            "datapoints_epoch": self._datapoints_epoch,
+        }
 
 
 def _counted(batches: Iterator[Any], count: int) -> tuple[int, bool]:
