@@ -10,6 +10,7 @@ import json
 import pickle
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from endoscope.tensors import (
     snapshot,
     tensor_nbytes,
     tensors_in,
+    weight,
 )
 from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, per_datapoint, whole_batch
 
@@ -426,7 +428,7 @@ def _matched(value: Any) -> Any:
 @pytest.mark.parametrize("way", ACCESS)
 def test_what_a_call_returns_waits_when_it_is_looked_at(way: str) -> None:
     taken, event, host = on_its_way(5)
-    seen = HandedOut({"a": taken})
+    seen = HandedOut.of({"a": taken})
     assert list(seen) == ["a"]
     assert len(seen) == 1
     assert "a" in seen
@@ -438,14 +440,14 @@ def test_what_a_call_returns_waits_when_it_is_looked_at(way: str) -> None:
 def test_what_a_call_returns_is_the_users_own() -> None:
     """What he does to it does not reach the record, which the writer thread may not have written yet."""
     taken = snapshot({"output": torch.zeros(2)})
-    seen = HandedOut({"a": taken})
+    seen = HandedOut.of({"a": taken})
     seen["a"]["output"].add_(1)
     assert seen["a"]["output"].tolist() == [1, 1]
     assert taken.value["output"].tolist() == [0, 0]
 
 
 def test_what_a_call_returns_behaves_as_a_dict() -> None:
-    seen = HandedOut({"a": snapshot("one"), "b": snapshot("two"), "c": snapshot("three")})
+    seen = HandedOut.of({"a": snapshot("one"), "b": snapshot("two"), "c": snapshot("three")})
     assert seen == {"a": "one", "b": "two", "c": "three"}
     assert seen != {"a": "one"}
     seen["a"] = "mine"
@@ -457,10 +459,39 @@ def test_what_a_call_returns_behaves_as_a_dict() -> None:
         assert copied == seen
 
 
+def test_what_a_call_returns_can_be_changed_before_it_is_looked_at() -> None:
+    def fresh() -> HandedOut:
+        return HandedOut.of({"a": snapshot("one"), "b": snapshot("two")})
+
+    changed = fresh()
+    changed |= {"a": "mine"}
+    assert changed == {"a": "mine", "b": "two"}
+    emptied = fresh()
+    emptied.clear()
+    assert [*emptied.items()] == []
+    assert type(changed)({"a": 1})["a"] == 1
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(50):
+            seen = fresh()
+            assert [*pool.map(lambda _, seen=seen: seen["a"], range(4))] == ["one"] * 4
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 10_000, whole_batch("x" * 10_000), torch.zeros(2500), np.zeros(1250), ["x" * 5000, b"x" * 5000]]
+)
+def test_weight_is_what_a_value_takes(value: Any) -> None:
+    assert 10_000 <= weight(snapshot({"a": {"b": value}})) < 12_000
+
+
+def test_every_record_weighs_something() -> None:
+    assert weight({}) > 100
+    assert weight({"m": {"x": 1.0}}) > 400
+
+
 def test_what_fails_when_it_is_looked_at_is_absent() -> None:
     taken = snapshot(torch.zeros(1))
-    taken.finish = lambda value: 1 / 0
-    seen = HandedOut({"a": taken, "b": snapshot("two")})
+    taken.later = (lambda value: 1 / 0, taken.value)
+    seen = HandedOut.of({"a": taken, "b": snapshot("two")})
     assert "a" not in seen.copy()
     assert seen == {"b": "two"}
     with pytest.raises(KeyError):
@@ -468,7 +499,7 @@ def test_what_fails_when_it_is_looked_at_is_absent() -> None:
 
 
 def test_a_missing_name_is_a_missing_key() -> None:
-    seen = HandedOut({"a": on_its_way(1)[0]})
+    seen = HandedOut.of({"a": on_its_way(1)[0]})
     with pytest.raises(KeyError):
         seen["b"]
     assert seen.get("b", 7) == 7

@@ -125,7 +125,7 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded not in function.tags:
             _DRAWS_NOTHING.add(function)
             return function(*args, **kwargs)
-        if kwargs.get("generator") is not None:
+        if kwargs.get("generator") not in (None, _generator):
             return function(*args, **kwargs)
         theirs = _States()
         if self._mine is not None:

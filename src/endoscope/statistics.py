@@ -1,7 +1,7 @@
 """Tensors to numbers: a few per datapoint, made of the cheapest reductions, with one host transfer.
 
-Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, on the thread
-that runs the model.
+Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, or on the writer
+thread.
 
 The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind, those that each datapoint would have
 given by itself. A 0-d tensor is one datapoint; a tensor without any datapoint gives one NaN and a count of 0.
@@ -26,8 +26,8 @@ _READ_BY_NUMPY = frozenset((
     torch.int32, torch.uint32, torch.int64, torch.uint64,
 ))  # fmt: skip
 
-_NORM_MAX = 1 << 12
-"""How many float32 squares a norm may add up in one go: beyond it its partial sums lose accuracy."""
+_IN_ONE_GO = 1 << 12
+"""How many float32 squares may be added up one after the other: beyond it the sum loses accuracy."""
 
 _TINY = {d: 1e4 * torch.finfo(d).tiny ** 0.5 for d in (torch.float32, torch.float64)}
 """Squares leave the range of their type long before the values do: below this, and where something overflowed, numbers
@@ -244,12 +244,12 @@ def _one_row(row: np.ndarray[Any, Any]) -> dict[str, float]:
     n = len(row)
     total = float(np.add.reduce(row))
     mean = total / n
-    squares = float(np.add.reduce(np.multiply(row, row)))
+    squares = _squares(row, n)
     if total * mean > 0.75 * squares:  # the difference would lose more than two bits
         centred = row - row.dtype.type(mean)
         # The mean was rounded; what is left over corrects both.
         total = float(np.add.reduce(centred))
-        squares = float(np.add.reduce(np.multiply(centred, centred, out=centred)))
+        squares = _squares(centred, n)
         mean = float(row.dtype.type(mean)) + total / n
     variance = (squares - total * total / n) / (n - 1) if n > 1 else math.nan
     std = math.sqrt(variance) if not variance < 0 else 0.0
@@ -264,6 +264,16 @@ def _one_row(row: np.ndarray[Any, Any]) -> dict[str, float]:
         if not known or high - low < _TINY[torch.float64 if row.dtype == np.float64 else torch.float32]:
             mean, std = (t.item() for t in _scaled(torch.from_numpy(row)[None], n))
     return {"mean": mean, "std": std, "min": low, "max": high, "non_finite": bad}
+
+
+def _squares(row: np.ndarray[Any, Any], n: int) -> float:
+    """The sum of the squares, without a copy."""
+    even = n - n % _IN_ONE_GO
+    total = float(np.einsum("i,i->", row[even:], row[even:])) if even < n else 0.0
+    if even:
+        pieces = row[:even].reshape(-1, _IN_ONE_GO)
+        total += sum(np.einsum("ij,ij->i", pieces, pieces).tolist())
+    return total
 
 
 def _many_rows(rows: Tensor, n: int) -> dict[str, list[float]]:
@@ -291,8 +301,8 @@ def _many_rows(rows: Tensor, n: int) -> dict[str, list[float]]:
 def _norm(rows: Tensor) -> Tensor:
     """The 2-norm of each row; of a long one by the norms of its pieces."""
     n = rows.shape[1]
-    if n > _NORM_MAX and rows.dtype is torch.float32:
-        pieces = math.ceil(n / _NORM_MAX)
+    if n > _IN_ONE_GO and rows.dtype is torch.float32:
+        pieces = math.ceil(n / _IN_ONE_GO)
         even = n - n % pieces
         norms = torch.linalg.vector_norm(rows[:, :even].view(rows.shape[0], pieces, -1), dim=2)
         rows = torch.cat((norms, rows[:, even:]), 1)

@@ -11,7 +11,6 @@ import dataclasses
 import datetime
 import enum
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -154,25 +153,29 @@ def nbytes(value: Any) -> int:
 
 
 def weight(value: Any) -> int:
-    """About how many bytes a captured value takes in memory: its tensors, its text, a little for everything else.
+    """About how many bytes a captured value takes in memory: tensors, text, and something for every object.
 
     >>> weight({"a": torch.zeros(1000), "b": "text"})
-    4132
+    4460
     """
     kind = type(value)
     if kind is torch.Tensor:
         return 64 + tensor_nbytes(value)
-    if kind is dict:
-        return sum(map(weight, value.values()))
-    if kind is Snapshot:
-        return weight(value.value)
     if kind is str or kind is bytes:
         return 64 + len(value)
-    if kind in _ATOMS:
-        return 16
+    if kind is Snapshot or kind is WholeBatch:
+        return 64 + weight(value.value)
+    if kind is DataclassValue:
+        return 64 + weight(value._fields)
+    if isinstance(value, Mapping):
+        return 200 + sum(64 + weight(v) for v in value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return 64 + sum(map(weight, value))
-    return 1024 + nbytes(value)
+    if isinstance(value, np.ndarray):
+        return 64 + value.nbytes
+    if isinstance(value, torch.Tensor):
+        return 64 + tensor_nbytes(value)
+    return 64 + (len(value.text) if kind is Opaque else 0)
 
 
 def tensor_nbytes(t: torch.Tensor) -> int:
@@ -190,20 +193,20 @@ def tensor_nbytes(t: torch.Tensor) -> int:
 class Snapshot:
     """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished.
 
-    ``finish`` is what remains to be made of the value, where a debugger returned a `Later`.
+    ``later`` is what remains to be made of the value, where a debugger returned a `Later`.
     """
 
-    __slots__ = ("_events", "finish", "value")
+    __slots__ = ("_events", "later", "value")
 
     def __init__(self, value: Any, events: list[Any], finish: Callable[[Any], Any] | None = None) -> None:
         self.value = value
         self._events = events
-        self.finish = finish
+        self.later: tuple[Callable[[Any], Any], Any] | None = None if finish is None else (finish, value)
 
     @classmethod
     def joined(cls, parts: list[Snapshot]) -> Snapshot:
         """Several snapshots as one, whose value is the list of theirs."""
-        finish = [p.finish for p in parts]
+        finish = [p.later and p.later[0] for p in parts]
         each = (lambda values: [f(v) if f else v for f, v in zip(finish, values, strict=True)]) if any(finish) else None
         return cls([p.value for p in parts], [e for p in parts for e in p._events], each)
 
@@ -212,23 +215,22 @@ class Snapshot:
         for event in self._events:
             event.synchronize()
         self._events = []
-        if self.finish is not None:
-            with _finishing:  # the writer thread may wait as the user looks
-                if self.finish is not None:
-                    try:
-                        self.value = self.finish(self.value)
-                    except Exception as e:
-                        self.finish = partial(_raise, e)  # tried once, whoever asks
-                        raise
-                    self.finish = None
+        later = self.later
+        if (
+            later is not None
+        ):  # without a lock, which a fork could copy locked: two threads may both finish, with one result
+            finish, value = later
+            try:
+                self.value = finish(value)
+            except Exception as e:
+                self.later = (partial(_raise, e), value)  # tried once, whoever asks
+                raise
+            self.later = None
         return self.value
 
 
 def _raise(error: Exception, value: Any) -> Any:
     raise error
-
-
-_finishing = threading.Lock()
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -266,7 +268,7 @@ def owned(value: Any) -> Snapshot:
             return Snapshot(copied, [_event(d) for d in devices] if devices else [])
     if type(value) is Later:
         kept = owned(value.value)
-        kept.finish = value.finish
+        kept.later = (value.finish, kept.value)
         return kept
     return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.captures import opened
 
-from endoscope import ForwardDebugger, SequentialDebugger
+from endoscope import ForwardDebugger, SequentialDebugger, load_debug_outputs
 from endoscope.errors import DebuggerError
 from endoscope.values import Later
 
@@ -85,6 +85,17 @@ def test_a_failure_is_recorded_told_once_and_mutes(tmp_path: Path, caplog: pytes
     assert all(set(found[idx]) == {"other"} for idx in range(5))
     assert report.failures["sum"].count == 3
     assert len([r for r in caplog.records if "raised ValueError" in r.getMessage()]) == 1
+
+
+def test_a_failure_loses_nothing_of_the_others_in_pickle_pages(tmp_path: Path) -> None:
+    pytest.importorskip("joblib")
+    with debugger(Failing, tmp_path, page_format="pickle") as d, torch.no_grad():
+        for idx in range(3):
+            MODEL(torch.ones(1, 2))
+            d({"meta_info": {"idx": idx}})
+        assert d.save_all(tmp_path).lost == 0
+    found = load_debug_outputs(tmp_path, trust_pickle=True)
+    assert [set(found[idx]) for idx in range(3)] == [{"other"}] * 3
 
 
 def test_it_is_raised_for_those_who_want_it() -> None:

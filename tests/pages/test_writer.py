@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 import warnings
@@ -259,6 +260,95 @@ def test_enough_bytes_wait_for_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     w.close()
 
 
+@pytest.mark.parametrize("on_full", ["block", "drop"])
+def test_large_records_in_a_small_queue(on_full: OnFull, tmp_path: Path) -> None:
+    """The thread is busy with all there is when the queue is full: whoever comes then must wake it again."""
+    w = writer(Disk(tmp_path), queue_kb=8 << 10, on_full=on_full)
+    large = torch.zeros(5 << 18)
+
+    def work() -> int:
+        taken = 0
+        for idx in range(12):
+            taken += put(w, idx, large)
+            if idx % 4 == 3:
+                time.sleep(0.05)  # the thread has time to fall asleep
+                assert w.flush()
+        return taken
+
+    taken = Call(work).done()
+    Call(w.close).done()
+    assert w.counts == WriterCounts(written=taken, dropped=12 - taken)
+    assert len(opened(tmp_path)) == taken > 2
+
+
+def test_a_drop_then_nothing_then_a_flush(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, open=False)
+    w = writer(disk, queue_kb=4, on_full="drop")
+    put(w, 0)
+    assert disk.reached.wait(PATIENCE_S)
+    while put(w, 1, torch.ones(900)):
+        pass
+    disk.open.set()
+    time.sleep(STUCK_S)
+    assert Call(w.flush).done()
+    Call(w.close).done()
+
+
+def test_a_small_queue_is_not_filled_by_waiting() -> None:
+    w = PageWriter(Disk(Path("nowhere")), queue_bytes=1000)
+    assert w._enough == 250
+
+
+def test_a_handler_that_flushes_in_the_middle_of_a_put(tmp_path: Path) -> None:
+    w = writer(Disk(tmp_path))
+    put(w, 0)
+
+    def interrupted() -> bool:
+        with w._lock:  # where a signal may come
+            w.close()
+            return w.flush()
+
+    assert Call(interrupted).done() is False
+    assert Call(w.flush).done() is True
+    assert list(opened(tmp_path)) == [0]
+
+
+def test_a_second_close_waits_too(tmp_path: Path) -> None:
+    """The first may have been interrupted by Ctrl-C."""
+    disk = Disk(tmp_path, open=False)
+    w = writer(disk)
+    put(w, 0)
+    calls = [Call(w.close), Call(w.close)]
+    assert all(call.stuck for call in calls)
+    disk.open.set()
+    for call in calls:
+        call.done()
+    assert list(opened(tmp_path)) == [0]
+
+
+def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings_logged: list[str]) -> None:
+    w = writer(Disk(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        assert not put(w, 0)
+    assert put(w, 1)
+    w.flush()
+    w.close()
+    assert w.counts == WriterCounts(written=1, lost=1)
+    assert len(warnings_logged) == 1
+
+
+def test_whatever_is_raised_the_thread_goes_on(tmp_path: Path) -> None:
+    w = writer(Disk(tmp_path))
+    bad = snapshot(1)
+    bad.later = (lambda value: sys.exit("now"), 1)
+    w.put(0, {"x": bad}, {})
+    put(w, 1)
+    assert Call(w.flush).done() is False
+    w.close()
+    assert w.counts == WriterCounts(written=1, lost=1)
+
+
 # ---------------------------------------------------------------- flush and close
 def test_flush_returns_when_all_before_it_is_written(tmp_path: Path) -> None:
     disk = Disk(tmp_path, open=False)
@@ -328,7 +418,7 @@ def test_close_twice_and_put_after_close(tmp_path: Path) -> None:
 def test_a_put_that_waits_while_the_writer_closes_is_not_lost_in_silence(tmp_path: Path) -> None:
     """It is written, or it is told that the writer is closed."""
     disk = Disk(tmp_path, open=False)
-    w = writer(disk, queue_kb=4)
+    w = writer(disk, queue_kb=5)
     for idx in range(3):
         put(w, idx)
     waiting = Call(put, w, 3)

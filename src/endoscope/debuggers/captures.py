@@ -229,7 +229,7 @@ class Captures:
             captures = window.captures.get(name)
             if captures is not None:
                 (seen,) = captures.values() if debugger.calls == "last" else (_joined(captures),)
-                if seen.finish is not None and self._guard.raises:
+                if seen.later is not None and self._guard.raises:
                     seen.wait()
                 outputs[name] = seen
         if len(outputs) == len(self._debuggers) and window.forwards == 1 and max(window.calls.values(), default=0) == 1:

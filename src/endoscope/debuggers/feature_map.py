@@ -1,4 +1,4 @@
-"""FeatureMapDebugger: a layer's output, with its basic statistics. Runs in the layer's forward hook."""
+"""FeatureMapDebugger: a layer's output, copied in its forward hook, with basic statistics made on the writer thread."""
 
 from __future__ import annotations
 

@@ -90,8 +90,9 @@ class Guard:
         finally:
             if gradient:
                 _set_grad_enabled(True)
-        if result.finish is not None:
-            result.finish = partial(self._finished, name, result.finish)
+        if result.later is not None:
+            finish, value = result.later
+            result.later = (partial(self._finished, name, finish), value)
         elif self.failures and name in self.failures:
             self.failures[name].in_a_row = 0
         return result

@@ -112,15 +112,15 @@ class Page:
         self._planned += record.nbytes
         self.size += record.nbytes + len(line)
 
-    def write(self) -> list[tuple[OSError, int]]:
+    def write(self) -> list[tuple[Exception, int]]:
         """Write what was appended, all at once; returns why a record is lost, and how many were dropped before it."""
         held, self._held = self._held, []
-        lost: list[tuple[OSError, int]] = []
+        lost: list[tuple[Exception, int]] = []
         if not held:
             return lost
         try:
             self._write(held)
-        except OSError as e:
+        except Exception as e:  # noqa: BLE001  # an OSError, or no memory left to join the lines
             if self._broken:  # what could not be taken back is there
                 whole = self._whole_lines([line for _, line, _ in held])
                 self._account(held[:whole])
@@ -132,16 +132,16 @@ class Page:
             self._planned = self._end
         return lost
 
-    def _write_one_by_one(self, held: Sequence[Held]) -> list[tuple[OSError, int]]:
+    def _write_one_by_one(self, held: Sequence[Held]) -> list[tuple[Exception, int]]:
         """A full disk may have room for some of them."""
-        lost = []
+        lost: list[tuple[Exception, int]] = []
         for record, _, dropped in held:
             line = record.line(self._end)
             try:
                 if self._broken:
                     raise OSError(errno.EIO, "the page cannot be cut back to its last whole record")
                 self._write([(record, line, dropped)])
-            except OSError as e:
+            except Exception as e:  # noqa: BLE001
                 lost.append((e, dropped))
         return lost
 
@@ -152,7 +152,7 @@ class Page:
             if buffers:
                 write_all(self._data, buffers)
             write_all(self._text, [b"".join(line for _, line, _ in held)])
-        except OSError:
+        except BaseException:
             self._take_back()
             raise
         self._account(held)

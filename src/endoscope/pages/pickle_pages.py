@@ -106,7 +106,7 @@ class PickleSink:
         if self._page and self._size + record.nbytes > self.page_size:
             self._turn()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
-        values = {name: s.wait() for name, s in record.outputs.items()}
+        values, _ = record.finished()
         for row, idx in enumerate(indices):
             outputs = {name: one_datapoint(value, row, len(indices)) for name, value in values.items()}
             self._page[idx] = apply_tensor_op(_picklable, outputs)

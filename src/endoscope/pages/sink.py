@@ -27,16 +27,21 @@ class Captured:
     nbytes: int
 
     def encode(self) -> Record:
+        values, notes = self.finished()
+        return encode_record(self.idx, values, notes)
+
+    def finished(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """The values when all is here and made, and the notes with what failed meanwhile."""
         values, failures = {}, dict(self.notes.get("failures", {}))
         for name, seen in self.outputs.items():
             try:
                 values[name] = seen.wait()
             except Exception as e:  # noqa: BLE001  # what a debugger left for later is the user's, too
                 failures[name] = f"{type(e).__name__}: {e}"
-        return encode_record(self.idx, values, {**self.notes, "failures": failures} if failures else self.notes)
+        return values, {**self.notes, "failures": failures} if failures else self.notes
 
 
-Lost = tuple[Exception, int]
+Lost = tuple[BaseException, int]
 """Why a record was lost, and how many had been dropped before it."""
 
 

@@ -233,4 +233,5 @@ class PageStore:
         """Finish the pages of a folder; drop what was only spooled. May be called twice."""
         with self._lock:
             self._closed = True
-            self._finalizer()
+            self._open.abandon()  # not through the finalizer, which is called once: a close can be interrupted
+            self._finalizer.detach()

@@ -82,6 +82,8 @@ class PageWriter:
         self._pending = 0  # bytes that were put and are not written
         self._queued = 0  # those of them that the thread has not taken out
         self._hurried = False
+        self._enough = max(1, min(TOGETHER_BYTES, queue_bytes // 4))  # bytes that wait for no others
+        self._ended = threading.Event()
         self._dropped_since = 0
         self._written = self._dropped = self._lost = 0
         self._thread: threading.Thread | None = None
@@ -117,14 +119,20 @@ class PageWriter:
                 self._room.wait()
                 if self._closed:  # while this record waited
                     raise WriterClosed("this page writer is closed")
-            self._pending += size
-            self._queued += size
+            if self._thread is None:
+                thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as e:  # the system gives no more threads
+                    self._lost += 1
+                    self._tell(e)
+                    return False
+                self._thread = thread
             dropped, self._dropped_since = self._dropped_since, 0
             self._queue.append(_Queued(item, dropped))
-            if self._thread is None:
-                self._thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
-                self._thread.start()
-            if self._queued >= TOGETHER_BYTES:
+            self._pending += size
+            self._queued += size
+            if self._queued >= self._enough:
                 self._hurry()
             elif len(self._queue) == 1:
                 self._arrived.notify()
@@ -132,40 +140,39 @@ class PageWriter:
 
     def _hurry(self) -> None:
         """Have the thread write at once. The lock is held."""
-        if not self._hurried:
-            self._hurried = True
-            self._arrived.notify()
+        self._hurried = True
+        self._arrived.notify()
 
     def flush(self) -> bool:
-        """Return when everything put so far has been handed to the kernel; False when some of it was lost."""
-        self._reach(self._sink.flush)
-        return self._lost == 0 and self._sink.unsaved == 0
+        """Return when everything put so far has been handed to the kernel; False when some of it was lost.
+
+        Also False in a signal handler that has interrupted `put`: the thread cannot go on before that does.
+        """
+        return self._reach(self._sink.flush) and self._lost == 0 and self._sink.unsaved == 0
 
     def close(self) -> None:
         """Write what is queued, close the page, sync it, end the thread. May be called twice."""
         if self.foreign:
             return
+        reentered = self._lock._is_owned()  # type: ignore[attr-defined]
         with self._lock:
-            if self._closed:
-                return
+            if not self._closed and self._thread is not None:
+                self._queue += (_Flush(lambda: self._sink.close(dropped=self._dropped_since)), None)
+                self._hurry()
             self._closed = True
-            if self._thread is None:
-                return
-            self._queue += (_Flush(lambda: self._sink.close(dropped=self._dropped_since)), None)
-            self._hurry()
-        if threading.current_thread() is self._thread:  # the collector can run anywhere, here too: the rest follows
+        # The collector runs anywhere, also on the writer thread, and a signal in the middle of `put`: the rest follows.
+        if self._thread is None or reentered or threading.current_thread() is self._thread:
             return
+        self._ended.wait()  # not join, which takes a thread for ended when it was interrupted
         self._thread.join()
-        self._lost += self._sink.unsaved
-        self._written -= self._sink.unsaved
 
-    def _reach(self, action: Callable[[], None]) -> None:
-        if self.foreign:
-            return
+    def _reach(self, action: Callable[[], None]) -> bool:
+        """Have ``action`` done after everything that was put so far; False where it cannot be waited for."""
+        if self.foreign or self._lock._is_owned():  # type: ignore[attr-defined]
+            return False
         with self._lock:
-            thread = self._thread
-            if thread is None:
-                return
+            if self._thread is None:
+                return True
             mark = None if self._closed else _Flush(action)
             if mark is not None:
                 self._queue.append(mark)
@@ -173,11 +180,17 @@ class PageWriter:
         if mark is not None:
             mark.reached.wait()
         else:
-            thread.join()  # another thread is closing: when that is done, everything is written
+            self._ended.wait()  # another thread is closing: when that is done, everything is written
+        return True
 
     def _work(self) -> None:
-        while self._write(self._taken_out()):
-            pass
+        try:
+            while self._write(self._taken_out()):
+                pass
+            self._lost += self._sink.unsaved
+            self._written -= self._sink.unsaved
+        finally:
+            self._ended.set()
 
     def _taken_out(self) -> deque[_Queued | _Flush | None]:
         """Wait for records, and take out as many as are written together."""
@@ -188,7 +201,7 @@ class PageWriter:
                 self._arrived.wait()
             if not self._hurried:
                 self._arrived.wait_for(lambda: self._hurried, TOGETHER_SECONDS)
-            while self._queue and size < TOGETHER_BYTES:
+            while self._queue and size < self._enough:
                 item = self._queue.popleft()
                 items.append(item)
                 size += item.record.nbytes if isinstance(item, _Queued) else 0
@@ -207,13 +220,13 @@ class PageWriter:
                 try:
                     self._sink.append(item.record, dropped=item.dropped)
                     taken += 1
-                except Exception as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
+                except BaseException as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
                     self._failed(e, item.dropped)
             elif item is not None:
                 taken = self._handed_over(taken)
                 try:
                     item.action()
-                except Exception as e:  # noqa: BLE001
+                except BaseException as e:  # noqa: BLE001
                     self._tell(e)
                 item.reached.set()
         self._handed_over(taken)
@@ -226,21 +239,21 @@ class PageWriter:
         """Have the sink give what it was given to the kernel; returns how many are left: none."""
         try:
             lost = self._sink.write()
-        except Exception as e:  # noqa: BLE001
+        except BaseException as e:  # noqa: BLE001
             lost = [(e, 0)] * taken
         self._written += taken - len(lost)
         for error, dropped in lost:
             self._failed(error, dropped)
         return 0
 
-    def _failed(self, error: Exception, dropped: int) -> None:
+    def _failed(self, error: BaseException, dropped: int) -> None:
         """A record is lost, but not the number of those that were dropped before it."""
         self._lost += 1
         with self._lock:
             self._dropped_since += dropped
         self._tell(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: BaseException) -> None:
         if self._problem is None:
             self._problem = f"{type(error).__name__}: {error}"
             log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)

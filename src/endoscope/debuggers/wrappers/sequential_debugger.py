@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ class SequentialDebugger(BaseDebugger):
     >>> endoscope.load_debug_outputs("runs/cnn/epoch_4")[17]["features/backbone.layer4"]["feature_map"]
 
     Pages stream into ``output_dir`` when it is known; otherwise they are spooled to disk and `save_all` moves them.
-    The tensors a call returns are the ones being written: read them, do not change them.
+    What a call returns is made when it is looked at, as copies: they are yours to change.
 
     debuggers_config: ``[{"name": ..., "debugger_config": {"class": ..., "args": {...}}}, ...]``.
     page_size_mb: a new page begins before this size would be passed (MiB of true bytes).
@@ -167,7 +168,7 @@ class SequentialDebugger(BaseDebugger):
         if "absent" in notes:
             self._tell_absent(notes)
         self._store.put(idx, seen, notes)
-        return HandedOut(seen)
+        return HandedOut.of(seen)
 
     def _tell_absent(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
         if self._captures.nothing_ran(notes):
@@ -277,86 +278,54 @@ class HandedOut(dict[str, Any]):
     """``{name: outputs}`` that is made when it is looked at: most loops never look.
 
     Its tensors are copies, because those of the record wait for the writer thread, and a user may change his. On CUDA
-    looking waits for the device.
+    looking waits for the device. What a debugger left for later and could not finish is absent.
     """
 
-    def __init__(self, seen: Mapping[str, Snapshot]) -> None:
-        super().__init__(dict.fromkeys(seen))
-        self._seen = dict(seen)
+    _seen: Mapping[str, Snapshot] | None = None
 
-    def _made(self) -> dict[str, Any]:
-        for name in [*self._seen]:
-            with suppress(KeyError):
-                self[name]
-        return dict(super().items())
+    @classmethod
+    def of(cls, seen: Mapping[str, Snapshot]) -> HandedOut:
+        made = cls(dict.fromkeys(seen))  # the names, for C code that asks how many there are
+        made._seen = seen
+        return made
 
-    def __iter__(self) -> Iterator[str]:
-        return super().__iter__()  # its being here makes dict(...) and {**...} ask for the values one by one
-
-    def __eq__(self, other: object) -> bool:
-        return self._made() == other
-
-    def __ne__(self, other: object) -> bool:
-        return self._made() != other
-
-    __hash__ = None
-
-    def __or__(self, other: Any) -> Any:
-        return self._made() | other
-
-    def __ror__(self, other: Any) -> Any:
-        return other | self._made()
-
-    def __getitem__(self, name: str) -> Any:
-        seen = self._seen.pop(name, None)
-        if seen is not None:
-            try:
-                super().__setitem__(name, snapshot(seen.wait()).value)
-            except Exception:  # noqa: BLE001  # of the debugger: it is in the record's notes
-                super().__delitem__(name)
-        return super().__getitem__(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._seen.pop(name, None)
-        super().__setitem__(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._seen.pop(name, None)
-        super().__delitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def values(self) -> Any:
-        self._made()
-        return super().values()
-
-    def items(self) -> Any:
-        self._made()
-        return super().items()
-
-    def pop(self, *args: Any) -> Any:
-        self._made()
-        return super().pop(*args)
-
-    def popitem(self) -> Any:
-        self._made()
-        return super().popitem()
-
-    def setdefault(self, *args: Any) -> Any:
-        self._made()
-        return super().setdefault(*args)
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        self._made()
-        super().update(*args, **kwargs)
-
-    def copy(self) -> dict[str, Any]:
-        return self._made()
+    def _look(self) -> None:
+        seen = self._seen
+        if seen is None:
+            return
+        found = {}
+        for name, one in seen.items():
+            with suppress(Exception):  # of the debugger: it is in the record's notes
+                found[name] = snapshot(one.wait()).value
+        for name in seen:
+            if name not in found:
+                dict.pop(self, name, None)
+        dict.update(self, found)
+        self._seen = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (self._made(),)
+        return dict, (self.copy(),)
 
-    def __repr__(self) -> str:
-        self._made()
-        return super().__repr__()
+    def _look_for_names(self) -> None:
+        """They are known, unless something was left for later: it may fail."""
+        if self._seen is not None and any(one.later is not None for one in self._seen.values()):
+            self._look()
+
+
+def _after(look: Callable[[HandedOut], None], method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def look_first(self: HandedOut, *args: Any, **kwargs: Any) -> Any:
+        look(self)
+        return method(self, *args, **kwargs)
+
+    return look_first
+
+
+for _name in (
+    *("__getitem__", "__setitem__", "__delitem__", "__repr__", "__eq__", "__ne__", "__or__", "__ror__", "__ior__"),
+    *("get", "values", "items", "pop", "popitem", "setdefault", "update", "clear", "copy"),
+):
+    setattr(HandedOut, _name, _after(HandedOut._look, getattr(dict, _name)))
+for _name in ("__iter__", "__reversed__", "__len__", "__contains__", "keys"):
+    # That there is an __iter__ makes dict(...) and {**...} ask for the values one by one.
+    setattr(HandedOut, _name, _after(HandedOut._look_for_names, getattr(dict, _name)))
