@@ -295,6 +295,7 @@ def main() -> None:
     if options.memory_of:
         print(json.dumps({"growth": memory_growth(options.memory_of, options.datapoints, options.dir)}))
         return
+    measure.pin_allocator()
     reached: list[Target] = []
     for batch in options.batch or [1, 16]:
         steps = options.steps if batch == 1 else max(2, options.steps // 6)
