@@ -216,9 +216,8 @@ class Snapshot:
             event.synchronize()
         self._events = []
         later = self.later
-        if (
-            later is not None
-        ):  # without a lock, which a fork could copy locked: two threads may both finish, with one result
+        if later is not None:
+            # Without a lock, which a fork could copy locked: two threads may both finish, with one result.
             finish, value = later
             try:
                 self.value = finish(value)

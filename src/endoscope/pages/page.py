@@ -1,6 +1,6 @@
 """A page being written: two files that grow together, and are plain safetensors and JSON lines once closed.
 
-Runs on the writer thread only. A method leaves the files whole, or raises `OSError` and what was there before stays.
+Runs on the writer thread only. What cannot be written is told, or raised as `OSError`; what was there before stays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sinks: where the writer thread puts records, here into safetensors pages with rotation at the page size.
 
-Runs on the writer thread only. A failure is raised as `OSError`, and what was written before stays.
+Runs on the writer thread only. A record that cannot be written is told by `write`; what was written before stays.
 """
 
 from __future__ import annotations

@@ -224,20 +224,21 @@ class PageWriter:
                 except BaseException as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
                     self._failed(e, item.dropped)
             elif item is not None:
-                taken = self._handed_over(taken)
+                self._hand_over(taken)
+                taken = 0
                 try:
                     item.action()
                 except BaseException as e:  # noqa: BLE001
                     self._tell(e)
                 item.reached.set()
-        self._handed_over(taken)
+        self._hand_over(taken)
         with self._lock:
             self._pending -= size
             self._room.notify_all()
         return item is not None
 
-    def _handed_over(self, taken: int) -> int:
-        """Have the sink give what it was given to the kernel; returns how many are left: none."""
+    def _hand_over(self, taken: int) -> None:
+        """Have the sink give what it was given to the kernel: so many records."""
         try:
             lost = self._sink.write()
         except BaseException as e:  # noqa: BLE001
@@ -245,7 +246,6 @@ class PageWriter:
         self._written += taken - len(lost)
         for error, dropped in lost:
             self._failed(error, dropped)
-        return 0
 
     def _failed(self, error: BaseException, dropped: int) -> None:
         """A record is lost, but not the number of those that were dropped before it."""
