@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from tests.viewer import runs
-from tests.viewer.asgi import Client, entered
+from tests.viewer.asgi import Client
+from tests.viewer.listing import client_of, ids, listed, stamp
 
-from endoscope.viewer import library as library_module
 from endoscope.viewer import runs_api
-from endoscope.viewer.app import create_app
 from endoscope.viewer.library import Library
 
-TOKEN = "the-token"
-
-
-@pytest.fixture(autouse=True)
-def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that appear are found at the next request."""
-    monkeypatch.setattr(library_module, "_LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(library_module, "_LOOK_SHARE", 0)
-
-
-def client_of(*folders: Path) -> Client:
-    return entered(create_app(Library(folders), token=TOKEN), TOKEN)
-
-
-def listed(client: Client) -> dict[str, Any]:
-    return {run["name"]: run for run in client.get("/api/runs").json["runs"]}
-
-
-def ids(client: Client, *names: str) -> list[str]:
-    found = listed(client)
-    return [found[name]["id"] for name in names]
+pytestmark = pytest.mark.usefixtures("look_always")
 
 
 # ---------------------------------------------------------------- runs
@@ -154,12 +131,6 @@ def test_the_stamp_changes_with_every_file_and_with_nothing_else(tmp_path: Path)
     assert stamp(client, b) != stamp(client, a) != stamp(client)
 
 
-def stamp(client: Client, *run: str) -> str:
-    found = client.get("/api/stamp", run=[*run]).json
-    assert set(found) == {"stamp"}
-    return str(found["stamp"])
-
-
 def test_the_stamp_of_all_runs_changes_when_one_appears(tmp_path: Path) -> None:
     runs.training(tmp_path / "a", epochs=1)
     client = client_of(tmp_path)
@@ -169,22 +140,15 @@ def test_the_stamp_of_all_runs_changes_when_one_appears(tmp_path: Path) -> None:
     assert [*listed(client)] == ["a", "b"]
 
 
-def test_the_stamp_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stamp_opens_no_file(tmp_path: Path, opened_files: list[object]) -> None:
     runs.training(tmp_path / "a")
     client = client_of(tmp_path)
     (a,) = ids(client, "a")
-    opened: list[object] = []
-    real = os.open
-
-    def watched(path: Any, *args: Any, **more: Any) -> int:
-        opened.append(path)
-        return real(path, *args, **more)
-
-    monkeypatch.setattr(os, "open", watched)
+    opened_files.clear()
     stamp(client, a)
-    assert [path for path in opened if str(path).startswith(("page", "run", "progress", "validation"))] == []
+    assert [path for path in opened_files if str(path).startswith(("page", "run", "progress", "validation"))] == []
     client.get("/api/map", run=a)
-    assert opened  # it was watching
+    assert opened_files  # it was watching
 
 
 # ---------------------------------------------------------------- many runs
@@ -218,24 +182,17 @@ def test_what_takes_long_is_left_for_the_next_request(tmp_path: Path) -> None:
     assert {*told["runs"][0]} == {*client.get("/api/runs").json["runs"][0]}
 
 
-def test_a_list_of_known_runs_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_known_runs_opens_no_file(tmp_path: Path, opened_files: list[object]) -> None:
     for k in range(3):
         runs.training(tmp_path / f"run_{k}", epochs=1)
     client = client_of(tmp_path)
     before = client.get("/api/runs").json
-    opened: list[object] = []
-    real = os.open
-
-    def watched(path: Any, *args: Any, **more: Any) -> int:
-        opened.append(path)
-        return real(path, *args, **more)
-
-    monkeypatch.setattr(os, "open", watched)
+    opened_files.clear()
     assert client.get("/api/runs").json == before
-    assert opened == []
+    assert opened_files == []
     runs.write_progress(tmp_path / "run_1", 1, stage="epoch 1 training")
     assert client.get("/api/runs").json != before
-    assert opened  # it was watching
+    assert opened_files  # it was watching
 
 
 def test_a_change_that_only_all_files_show_is_seen_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

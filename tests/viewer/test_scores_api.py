@@ -5,38 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.viewer import runs
-from tests.viewer.asgi import Client, entered
+from tests.viewer.listing import client_of, ids, listed, stamp
 from tests.viewer.runs import INF, NAN
 
-from endoscope.viewer import library as library_module
-from endoscope.viewer.app import create_app
-from endoscope.viewer.library import Library
-
-TOKEN = "the-token"
-
-
-@pytest.fixture(autouse=True)
-def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that appear are found at the next request."""
-    monkeypatch.setattr(library_module, "_LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(library_module, "_LOOK_SHARE", 0)
-
-
-def client_of(*folders: Path) -> Client:
-    return entered(create_app(Library(folders), token=TOKEN), TOKEN)
-
-
-def listed(client: Client) -> dict[str, Any]:
-    return {run["name"]: run for run in client.get("/api/runs").json["runs"]}
-
-
-def ids(client: Client, *names: str) -> list[str]:
-    found = listed(client)
-    return [found[name]["id"] for name in names]
+pytestmark = pytest.mark.usefixtures("look_always")
 
 
 def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
@@ -55,12 +30,6 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- stamp
-def stamp(client: Client, *run: str) -> str:
-    found = client.get("/api/stamp", run=[*run]).json
-    assert set(found) == {"stamp"}
-    return str(found["stamp"])
-
-
 def test_what_a_live_run_writes_is_there_at_the_next_request(tmp_path: Path) -> None:
     folder = runs.live(tmp_path / "a")
     client = client_of(tmp_path)
