@@ -90,6 +90,13 @@ def test_the_catalogue_to_the_byte(tmp_path: Path) -> None:
     assert list(line) == ["catalogue", "pages", "indices", "ends", "line"]  # no counts: all are 1
 
 
+def test_a_long_list_of_floats_to_the_byte(tmp_path: Path) -> None:
+    write(tmp_path, [(7, {"x": [1.0] * 16, "y": [1.0] * 15})])
+    outputs = json.loads((tmp_path / "page_0.jsonl").read_bytes().splitlines()[1])["outputs"]
+    ones = base64.b64encode(bytes.fromhex("000000000000f03f") * 16).decode()
+    assert outputs == {"x": {"value": {"$": "floats", "base64": ones}}, "y": {"value": [1.0] * 15}}
+
+
 def int64(*values: int) -> str:
     return base64.b64encode(b"".join(v.to_bytes(8, "little", signed=True) for v in values)).decode()
 

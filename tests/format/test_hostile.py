@@ -177,6 +177,10 @@ REFUSED: dict[str, Hostile] = {
     **{f"kind {k!r}": with_value({"$": k}) for k in (0, True, [], {}, ["tensor"], {"$": "tensor"}, "", "__class__")},
     "base64 rubbish": with_value({"$": "bytes", "base64": "????"}),
     "base64 of other letters": with_value({"$": "bytes", "base64": "ä" * 8}),
+    "floats of half a float": with_value({"$": "floats", "base64": b64(bytes(12))}),
+    "floats that are rubbish": with_value({"$": "floats", "base64": "????"}),
+    "floats without any": with_value({"$": "floats"}),
+    "each of too few floats": batch({"$": "each", "values": {"$": "floats", "base64": ""}}, data=b"", sum=NOTHING),
     "a coo tensor out of its shape": with_value(
         {"$": "sparse_coo", "shape": [0, 0], "coalesced": True, "parts": COO}, COO_DATA
     ),

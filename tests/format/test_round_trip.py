@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -87,6 +88,16 @@ def test_debuggers_of_any_name_keep_apart(outputs: dict[str, torch.Tensor]) -> N
         got = opened(write(f, [(5, outputs)], page_size_mb=0.01))
         assert canonical(got[5]) == canonical(outputs)
         assert got.list(5) == [*outputs]
+
+
+@pytest.mark.parametrize("page_format", FORMATS)
+@pytest.mark.parametrize("count", [1, format.MANY_FLOATS - 1, format.MANY_FLOATS, 1000])
+def test_floats_in_lists_of_any_length(count: int, page_format: Format) -> None:
+    odd = [0.1, -0.0, math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 1 / 3]
+    given = (odd * count)[:count]
+    assert canonical(stored({"list": given, "finite": [0.1] * count}, 0, page_format)[0]["list"]) == canonical(given)
+    got = stored(per_datapoint(given), [*range(count)], page_format)
+    assert [canonical(v) for v in got.values()] == [canonical(v) for v in given]
 
 
 # ---------------------------------------------------------------- every tensor kind, by name

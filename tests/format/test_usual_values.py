@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "nested tensor": {**MAPS, "stats": {"mean": torch.ones(2)}},
     "nested twice": {"a": {"b": {"c": torch.ones(2), "$": 3}}, "d": {}},
     "records": {"maps": {**MAPS}, "values": [0.5] * 9, "stats": {"a": 1.0}, "info": {"path": "x"}},
+    "many floats": {**MAPS, "values": [0.5, math.nan] * 50},
     "array": {**MAPS, "array": np.arange(3)},
     "two dtypes": {"small": torch.ones(3, dtype=torch.int8), "wide": torch.ones(2, dtype=torch.float64)},
     "odd length": {"bytes": torch.ones(5, dtype=torch.uint8), "more": torch.ones(2, dtype=torch.uint8)},

@@ -50,6 +50,22 @@ def test_handlers_return_after_an_error() -> None:
     assert [signal.getsignal(s) for s in SIGNALS] == before
 
 
+def test_one_that_stays_notes_a_signal_until_the_error_is_told() -> None:
+    before = [signal.getsignal(s) for s in SIGNALS]
+    interrupt = Interrupt()
+
+    def fail() -> None:
+        with interrupt:
+            interrupt.stay()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    os.kill(os.getpid(), signal.SIGTERM)  # this process would be gone
+    assert interrupt.noted == signal.SIGTERM
+    assert [signal.getsignal(s) for s in SIGNALS] == before
+
+
 def test_in_another_thread_signals_are_left_alone() -> None:
     before = [signal.getsignal(s) for s in SIGNALS]
     seen = []

@@ -114,7 +114,10 @@ class _Decoder:
             if kind == "each":
                 if self.row is None:
                     return PerDatapoint(self.decode(node["values"], depth + 1))
-                return self.decode(node["values"][self.row], depth + 1)
+                values = node["values"]
+                if type(values) is dict and values.get("$") == "floats":
+                    values = self.decode(values, depth + 1)
+                return self.decode(values[self.row], depth + 1)
             if kind in scalars.COMPOSITES:
                 parts = {k: self.decode(v, depth + 1) for k, v in node["parts"].items()}
                 with warnings.catch_warnings():

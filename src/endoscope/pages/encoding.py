@@ -244,9 +244,14 @@ class _Encoder:
             return self.uncut(value.value, path, depth)
         return scalars.encode(value, lambda v, k: self.encode(v, f"{path}/{k}", depth))
 
-    def sequence(self, value: Sequence[Any], path: str, depth: int) -> list[Any]:
+    def sequence(self, value: Sequence[Any], path: str, depth: int) -> Any:
         kinds = set(map(type, value))
-        if kinds <= _PLAIN or (kinds == {float} and math.isfinite(sum(value))):
+        if kinds == {float}:
+            if len(value) >= format.MANY_FLOATS:
+                return scalars.encode_floats(value)
+            if math.isfinite(sum(value)):
+                return list(value)
+        elif kinds <= _PLAIN:
             return list(value)
         return [self.encode(v, f"{path}/{i}", depth) for i, v in enumerate(value)]
 

@@ -20,6 +20,8 @@ MAX_LINE = 32 << 20
 """Longest line, in bytes, that is written or read. Large lists of numbers belong into tensors."""
 MAX_CONTAINERS = 1_000_000
 """Most lists and objects in a line: an empty list takes three bytes there and twenty times that in memory."""
+MANY_FLOATS = 16
+"""A list of so many floats or more stands in a line by its bytes: as text it takes ten times as long, both ways."""
 ALIGN = 8
 """Every block starts at a multiple of this, so that any reader can view the bytes without a copy."""
 

@@ -34,6 +34,7 @@ class Interrupt:
     def __init__(self) -> None:
         self._noted: int | None = None
         self._before: dict[int, Any] = {}
+        self._stays = False
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():  # only there can signals be taken
@@ -43,7 +44,12 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._put_back()
+        if not self._stays:
+            self._put_back()
+
+    def stay(self) -> None:
+        """Note a first signal even after the block: for an error that must be told before the process ends."""
+        self._stays = True
 
     def _put_back(self) -> None:
         while self._before:

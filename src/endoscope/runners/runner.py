@@ -259,6 +259,7 @@ class BaseRunner:
             dead = self.ranks.died(within_s=3.0 if signal is None else 0.0, interrupted_too=signal is None)
         self.ranks.leave_word("" if dead else told)
         if dead:
+            self._interrupt.stay()  # torchrun ends the ranks that are left with a signal: the reason is told first
             self._end_broken("failed", dead)
             raise RankError(f"{dead}; this ended the run: start it again to resume from the last checkpoint") from error
         if signal is not None and isinstance(error, RuntimeError):
