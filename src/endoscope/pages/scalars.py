@@ -85,7 +85,7 @@ _DATES: dict[str, Callable[[str], Any]] = {
 
 def encode_floats(values: Sequence[float]) -> dict[str, Any]:
     """A long list of floats, by its bytes."""
-    return {"$": "floats", "base64": base64.b64encode(np.array(values, "<f8")).decode()}
+    return {"$": "floats", "base64": base64.b64encode(np.array(values, "<f8").tobytes()).decode()}
 
 
 def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
