@@ -6,7 +6,7 @@ place. It is a cache: what it does not cover is found by reading the pages' line
 
 from __future__ import annotations
 
-import base64
+import binascii
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,12 +125,15 @@ def encode(index: Index) -> bytes:
     return format.sealed(members)
 
 
+_INT64 = np.dtype("<i8")
+
+
 def _text(array: Ints) -> str:
-    return base64.b64encode(array.astype("<i8").tobytes()).decode()
+    return binascii.b2a_base64(array.astype("<i8").tobytes(), newline=False).decode()
 
 
 def _array(text: str) -> Ints:
-    return np.frombuffer(base64.b64decode(text, validate=True), "<i8")
+    return np.frombuffer(binascii.a2b_base64(text, strict_mode=True), _INT64)
 
 
 def decode_all(lines: Iterable[bytes]) -> list[Index]:
@@ -159,16 +162,17 @@ def decode(line: bytes) -> Index:
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
     pages: list[PageInfo] = []
-    starts = np.empty_like(ends)
+    starts = np.empty(len(ends), _INT64)
     starts[1:] = ends[:-1]
-    page = np.empty_like(ends)
+    page = np.zeros(len(ends), _INT64)
     at = 0
     for name, numbers in listed:
         if type(name) is not str or len(numbers) != 4 or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
             raise PageFormatError("catalogue line whose pages are malformed")
         dropped, data_start, start, records = numbers
         starts[at : at + 1] = start
-        page[at : at + records] = len(pages)
+        if pages:
+            page[at : at + records] = len(pages)
         pages.append(PageInfo(name, dropped, data_start=data_start))
         at += records
     if at != len(ends) or not _counts_fit(counts, at, len(indices)):

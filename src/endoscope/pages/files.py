@@ -14,6 +14,7 @@ from endoscope.errors import PageFormatError
 from endoscope.pages import format, page
 
 FIRST_LINE = 512
+_SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _HUGE = 1 << 30  # bytes of one read from which a file must really hold them on the disk
 
 
@@ -48,7 +49,7 @@ def sort_names(names: Iterable[str]) -> Listing:
 def open_file(folder: str, name: str) -> int:
     """Open a regular file for reading; a link, a pipe or a device in its place is refused."""
     try:
-        fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(f"{folder}/{name}", _SAFELY)
     except FileNotFoundError:
         raise PageFormatError(f"{name} is missing") from None
     except OSError as e:
