@@ -65,6 +65,7 @@ NAMES = {d.torch: name for name, d in DTYPES.items()}
 
 # ---------------------------------------------------------------- lines
 to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_from_json = json.JSONDecoder().decode
 
 
 def seal(body: bytes) -> bytes:
@@ -93,10 +94,10 @@ def unseal(line: bytes) -> dict[str, Any]:
         raise PageFormatError(f"line of {len(line)} bytes, longer than any that is written")
     if not is_sealed(line):
         raise PageFormatError("checksum of the line does not match")
-    if containers(line) > MAX_CONTAINERS:
+    if len(line) > MAX_CONTAINERS and containers(line) > MAX_CONTAINERS:
         raise PageFormatError(f"line of more than {MAX_CONTAINERS} lists and objects")
     try:
-        members = json.loads(line)
+        members = _from_json(line.decode())
     except (ValueError, RecursionError) as e:
         raise PageFormatError(f"line is not JSON ({type(e).__name__})") from None
     if not isinstance(members, dict):
