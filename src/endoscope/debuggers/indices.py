@@ -21,15 +21,17 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
     >>> datapoint_index({"meta_info": {"idx": [4]}})
     4
     """
-    if not isinstance(datapoint, Mapping):
+    if type(datapoint) is not dict and not isinstance(datapoint, Mapping):
         raise DatapointError(f"a datapoint must be a dict, not {type(datapoint).__name__}; {_EXPECTED}")
     meta = datapoint.get("meta_info")
-    if not isinstance(meta, Mapping) or "idx" not in meta:
+    if (type(meta) is not dict and not isinstance(meta, Mapping)) or "idx" not in meta:
         found = (
             f"meta_info has {list(meta)[:8]}" if isinstance(meta, Mapping) else f"meta_info is {type(meta).__name__}"
         )
         raise DatapointError(f"datapoint without an index: {found}; {_EXPECTED}")
     idx = meta["idx"]
+    if type(idx) is int:
+        return _index(idx)
     if isinstance(idx, (torch.Tensor, np.ndarray)):
         idx = idx.tolist()
     if not isinstance(idx, (list, tuple)):
