@@ -20,6 +20,7 @@ _threads = (
     _thread._count
 )  # those made by Python and alive, besides the main one; a fifth of threading.active_count's cost
 _generator = torch.default_generator
+_equal = torch.equal
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
@@ -57,7 +58,7 @@ class random_kept:  # used like torch.no_grad
     True
     """
 
-    __slots__ = ("_apart", "_before", "_others", "_python", "_seed")
+    __slots__ = ("_apart", "_before", "_others", "_python")
 
     def __init__(self, *, python: bool = False) -> None:
         self._python = python
@@ -67,28 +68,23 @@ class random_kept:  # used like torch.no_grad
         self._others = (random.getstate(), np.random.get_state()) if self._python else None
         self._apart = _threads() > QuietThread.alive
         if self._apart:
-            self._seed = _generator.initial_seed()
-            _push(_DrawnApart())
+            _push(_DrawnApart.__new__(_DrawnApart))
 
     def __exit__(self, *error: Any) -> None:
         if self._apart:
             _pop(None)
-        if not self._apart or self._seeded():
+        if not self._apart or not _equal(self._before.cpu, _generator.get_state()) and self._seeded():
             self._before.put_back()
         if self._others is not None:
             random.setstate(self._others[0])
             np.random.set_state(self._others[1])
 
     def _seeded(self) -> bool:
-        """Whether the generator was seeded meanwhile, perhaps with the seed that it had. That is no operation, so that
-        it is not seen when it is done."""
-        seed = _generator.initial_seed()
-        if seed != self._seed:
-            return True
-        now = _generator.get_state().numpy().tobytes()
-        if now == self._before.cpu.numpy().tobytes():
-            return False
-        return now == torch.Generator().manual_seed(seed).get_state().numpy().tobytes()
+        """Whether it was seeded meanwhile, perhaps with the seed that it had, and not another thread that drew. Seeding
+        is no operation, so that it is not seen when it is done."""
+        before, seed = torch.Generator(), _generator.initial_seed()
+        before.set_state(self._before.cpu)
+        return seed != before.initial_seed() or _equal(before.manual_seed(seed).get_state(), _generator.get_state())
 
 
 class _States:
@@ -113,8 +109,7 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
     two threads that leave in the order in which they came would leave them set.
     """
 
-    def __init__(self) -> None:  # as little as can be: one is made in every hook
-        self._mine: _States | None = None
+    _mine: _States | None = None  # there is no __init__, which would be called in every hook
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
