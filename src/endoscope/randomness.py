@@ -73,7 +73,7 @@ class random_kept:  # used like torch.no_grad
     def __exit__(self, *error: Any) -> None:
         if self._apart:
             _pop(None)
-        if not self._apart or not _equal(self._before.cpu, _generator.get_state()) and self._seeded():
+        if not self._apart or (not _equal(self._before.cpu, _generator.get_state()) and self._seeded()):
             self._before.put_back()
         if self._others is not None:
             random.setstate(self._others[0])
