@@ -224,34 +224,44 @@ def _on_host(x: Tensor) -> np.ndarray[Any, Any] | None:
     Numpy computes on the calling thread alone. Torch would start threads of its own for the writer thread, as many as
     for the loop's, and they would wait for each other on the same cores.
     """
-    if type(x) is not Tensor or not x.is_cpu or x.layout is not torch.strided or not x.is_contiguous():
+    dtype = x.dtype
+    if type(x) is not Tensor or (dtype not in _READ_BY_NUMPY and dtype is not torch.bfloat16):
         return None
-    if x.is_quantized or x.is_conj() or x.is_neg():
+    try:
+        if dtype is torch.bfloat16:  # the upper half of a float32
+            values = (x.detach().view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = x.detach().numpy()
+    except (TypeError, RuntimeError):  # on a device, sparse, a view that is not resolved
         return None
-    if x.dtype is torch.bfloat16:  # the upper half of a float32
-        values = (x.detach().view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    elif x.dtype in _READ_BY_NUMPY:
-        values = x.detach().numpy().astype(np.float64 if x.dtype in _WIDE else np.float32, copy=False)
-    else:
+    if not values.flags.c_contiguous:
         return None
-    return values.reshape(x.shape[0], math.prod(x.shape[1:])) if x.ndim and x.shape[0] else values.reshape(1, -1)
+    if dtype is not torch.float32 and dtype is not torch.bfloat16:
+        values = values.astype(np.float64 if dtype in _WIDE else np.float32, copy=False)
+    return values.reshape(x.shape[0], -1) if x.ndim and values.size else values.reshape(1, -1)
 
 
 def _on_this_thread(rows: np.ndarray[Any, Any]) -> dict[str, list[float]]:
-    """By numpy, in few calls: each gives the interpreter lock away, and the loop may take it."""
+    """By numpy, in few calls and little Python: each gives the interpreter lock away, and inside a running model both
+    find their caches taken."""
     n = rows.shape[1]
-    with np.errstate(all="ignore"):
-        lows, highs = np.minimum.reduce(rows, axis=1).tolist(), np.maximum.reduce(rows, axis=1).tolist()
-        means, stds, bad = [], [], []
-        for row, total, squares, low, high in zip(rows, *_sums(rows, n), lows, highs, strict=True):
-            if math.isfinite(low) and math.isfinite(high):
-                mean, std = _mean_and_std(row, n, total, squares, low, high)
-                bad.append(0)
-            else:
-                mean, std = low + high, math.nan  # the infinity, or NaN where both are there
-                bad.append(n - int(np.count_nonzero(np.isfinite(row))))
-            means.append(mean)
-            stds.append(std)
+    lows, highs = np.minimum.reduce(rows, axis=1).tolist(), np.maximum.reduce(rows, axis=1).tolist()
+    most = _SQUARED[rows.dtype]
+    if -most < min(lows) and max(highs) < most:
+        totals, squares = _sums(rows, n)
+    else:  # NaN, which the comparison may have passed over, raises no flag
+        with np.errstate(all="ignore"):
+            totals, squares = _sums(rows, n)
+    means, stds, bad = [], [], []
+    for k, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        if math.isfinite(low) and math.isfinite(high):
+            mean, std = _mean_and_std(rows[k], n, totals[k], squares[k], low, high)
+            bad.append(0)
+        else:
+            mean, std = low + high, math.nan  # the infinity, or NaN where both are there
+            bad.append(n - int(np.count_nonzero(np.isfinite(rows[k]))))
+        means.append(mean)
+        stds.append(std)
     return {"mean": means, "std": stds, "min": lows, "max": highs, "non_finite": bad}
 
 
@@ -262,19 +272,23 @@ def _mean_and_std(
     if low == high:
         return low, 0.0 if n > 1 else math.nan
     mean = total / n
-    if total * mean > 0.75 * squares:  # the difference would lose more than two bits
+    if total * mean > 0.9 * squares:  # the difference would lose more than three bits
         rounded = row.dtype.type(mean)
-        (total,), (squares,) = _sums((row - rounded)[None], n)  # what the rounding left over corrects both
+        with np.errstate(all="ignore"):
+            (total,), (squares,) = _sums((row - rounded)[None], n)  # what the rounding left over corrects both
         mean = float(rounded) + total / n
     variance = (squares - total * total / n) / (n - 1)
     std = math.sqrt(variance) if not variance < 0 else 0.0
     known = math.isfinite(mean) and math.isfinite(std) and not total * total > 0.9 * n * squares
-    if known and high - low >= _TINY[torch.float64 if row.dtype == np.float64 else torch.float32]:
+    if known and high - low >= _NARROW[row.dtype]:
         return mean, std
     mean, std = (t.item() for t in _scaled(torch.from_numpy(row)[None], n))
     return mean, std
 
 
+_NARROW = {np.dtype(np.float32): _TINY[torch.float32], np.dtype(np.float64): _TINY[torch.float64]}
+_SQUARED = {np.dtype(np.float32): 1e17, np.dtype(np.float64): 1e150}
+"""Below these, `_IN_ONE_GO` squares add up to a finite number."""
 _ONES = {d: np.ones(_IN_ONE_GO, d) for d in (np.dtype(np.float32), np.dtype(np.float64))}
 
 
