@@ -71,17 +71,22 @@ class RawAsync(NoCapture):
     def __init__(self, model: ResNet18, folder: Path) -> None:
         super().__init__(model, folder)
         self._queue: queue.SimpleQueue[list[Tensor] | threading.Event | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._fd, self._size, self._number = -1, PAGE_SIZE, 0
         self._seen: list[Tensor] = []
         self._hooks: list[Any] = []
 
     def switch(self, on: bool) -> None:
+        """Its thread lives as long as its hooks: beside a thread of others ours keep random numbers in a dearer way."""
         if on:
             layers = [self.model.get_submodule(name) for name in STAGES]
             self._hooks = [layer.register_forward_hook(self._hook) for layer in layers]
-        while not on and self._hooks:
-            self._hooks.pop().remove()
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        elif self._hooks:
+            while self._hooks:
+                self._hooks.pop().remove()
+            self._queue.put(None)
+            self._thread.join()
 
     def _hook(self, module: torch.nn.Module, input: Any, output: Tensor) -> None:
         self._seen.append(output.detach())
@@ -92,22 +97,21 @@ class RawAsync(NoCapture):
         self._seen = []
 
     def _work(self) -> None:
-        fd, size = -1, PAGE_SIZE
-        for number in itertools.count():
-            item = self._queue.get()
-            if item is None:
-                break
+        while (item := self._queue.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            if size >= PAGE_SIZE:  # as large as our pages: fresh page-cache memory is dearer than reused
-                if fd >= 0:
-                    os.close(fd)
-                fd, size = os.open(self.folder / f"raw_{number}", os.O_WRONLY | os.O_CREAT), 0
-            size += os.writev(fd, [t.numpy() for t in item])  # type: ignore[misc]
+            if self._size >= PAGE_SIZE:  # as large as our pages: fresh page-cache memory is dearer than reused
+                self._close_file()
+                self._fd, self._size = os.open(self.folder / f"raw_{self._number}", os.O_WRONLY | os.O_CREAT), 0
+                self._number += 1
+            self._size += os.writev(self._fd, [t.numpy() for t in item])  # type: ignore[misc]
             del item
-        if fd >= 0:
-            os.close(fd)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
     def drain(self) -> None:
         reached = threading.Event()
@@ -115,8 +119,8 @@ class RawAsync(NoCapture):
         reached.wait()
 
     def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
+        self.switch(on=False)
+        self._close_file()
 
 
 class Map(ForwardDebugger):

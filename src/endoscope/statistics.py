@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from endoscope.values import Summary, per_datapoint
+
 _WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
 
 _READ_BY_NUMPY = frozenset((
@@ -78,6 +80,30 @@ def summarize(x: Tensor) -> dict[str, list[float]]:
         nan = [math.nan] * count
         return {"mean": nan, "std": nan[:], "min": nan[:], "max": nan[:], "non_finite": [0] * count}
     return _many_rows(rows, n)
+
+
+def summaries_made(value: Any) -> Any:
+    """The same with every `Summary` replaced by the numbers it stands for, one a datapoint, and the shape of one; by
+    None where there is no such tensor.
+
+    >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
+    [1, 3]
+    """
+    if type(value) is list:
+        return [summaries_made(v) for v in value]
+    if type(value) is not dict or not any(type(v) in (Summary, dict, list) for v in value.values()):
+        return value
+    made = {k: summaries_made(v) for k, v in value.items()}
+    for name, stands_for in value.items():
+        if type(stands_for) is Summary:
+            x = made.get(stands_for.of)
+            made[name] = _summary(x) if isinstance(x, Tensor) else None
+    return made
+
+
+def _summary(x: Tensor) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: per_datapoint(values) for name, values in summarize(x).items()}
+    return {**numbers, "shape": datapoint_shape(x)}
 
 
 def l1_norm(x: Tensor) -> list[float]:

@@ -21,10 +21,10 @@ import torch
 from endoscope.values import (
     DataclassValue,
     EnumValue,
-    Later,
     NamedTupleValue,
     Opaque,
     PerDatapoint,
+    Summary,
     WholeBatch,
     opaque,
     type_name,
@@ -35,7 +35,7 @@ MAX_DEPTH = 64
 
 ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
          datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
-_ATOMS = frozenset((str, bytes, int, float, bool, type(None)))
+_ATOMS = frozenset((str, bytes, int, float, bool, type(None), Summary))
 
 
 def is_namedtuple(value: Any) -> bool:
@@ -196,45 +196,25 @@ def tensor_nbytes(t: torch.Tensor) -> int:
 
 
 class Snapshot:
-    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished.
+    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished."""
 
-    ``later`` is what remains to be made of the value, where a debugger returned a `Later`.
-    """
+    __slots__ = ("_events", "value")
 
-    __slots__ = ("_events", "later", "value")
-
-    def __init__(self, value: Any, events: list[Any], finish: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, value: Any, events: list[Any]) -> None:
         self.value = value
         self._events = events
-        self.later: tuple[Callable[[Any], Any], Any] | None = None if finish is None else (finish, value)
 
     @classmethod
     def joined(cls, parts: list[Snapshot]) -> Snapshot:
         """Several snapshots as one, whose value is the list of theirs."""
-        finish = [p.later and p.later[0] for p in parts]
-        each = (lambda values: [f(v) if f else v for f, v in zip(finish, values, strict=True)]) if any(finish) else None
-        return cls([p.value for p in parts], [e for p in parts for e in p._events], each)
+        return cls([p.value for p in parts], [e for p in parts for e in p._events])
 
     def wait(self) -> Any:
-        """Block until the bytes have arrived in host memory, and finish. For the writer thread, never in a hook."""
+        """Block until the bytes have arrived in host memory. For the writer thread, never in a hook."""
         for event in self._events:
             event.synchronize()
         self._events = []
-        later = self.later
-        if later is not None:
-            # Without a lock, which a fork could copy locked: two threads may both finish, with one result.
-            finish, value = later
-            try:
-                self.value = finish(value)
-            except Exception as e:
-                self.later = (partial(_raise, e), value)  # tried once, whoever asks
-                raise
-            self.later = None
         return self.value
-
-
-def _raise(error: Exception, value: Any) -> Any:
-    raise error
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -270,10 +250,6 @@ def owned(value: Any) -> Snapshot:
                 copied[k] = _map(partial(_own, devices), v, 1)
         else:
             return Snapshot(copied, [_event(d) for d in devices] if devices else [])
-    if type(value) is Later:
-        kept = owned(value.value)
-        kept.later = (value.finish, kept.value)
-        return kept
     return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
 
 

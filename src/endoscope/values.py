@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 
@@ -24,11 +24,14 @@ class WholeBatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Later:
-    """A value to be copied now, and what to make of the copy on another thread; returned by a ``process_later``."""
+class Summary:
+    """Stands for the numbers of a tensor in the same dict, which are made when they are looked at: not in the loop.
 
-    value: Any
-    finish: Callable[[Any], Any]
+    >>> summaries_made({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
+    1.0
+    """
+
+    of: str
 
 
 def per_datapoint(values: Sequence[Any]) -> Any:

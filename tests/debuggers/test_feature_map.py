@@ -10,7 +10,6 @@ from torch import nn
 
 from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.debuggers.feature_map import FeatureMapDebugger
-from endoscope.errors import DebuggerError
 from endoscope.pages.pickle_pages import one_datapoint
 
 
@@ -113,15 +112,3 @@ def test_a_subclass_that_processes_otherwise_is_asked(tmp_path: Path) -> None:
 
     seen, _ = captured(Doubled("0"), tmp_path)
     assert torch.equal(seen["map"]["double"], seen["map"]["feature_map"] * 2)
-
-
-def test_numbers_that_cannot_be_computed_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(x: torch.Tensor) -> Any:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr("endoscope.debuggers.feature_map.summarize", fail)
-    seen, stored = captured(FeatureMapDebugger("0"), tmp_path)
-    assert seen == stored == {}
-    assert "out of memory" in load_debug_outputs(tmp_path).notes(5)["failures"]["map"]
-    with pytest.raises(DebuggerError, match="out of memory"):
-        captured(FeatureMapDebugger("0"), tmp_path / "raised", on_error="raise")

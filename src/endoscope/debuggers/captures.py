@@ -228,10 +228,7 @@ class Captures:
         for name, debugger in self._debuggers.items():
             captures = window.captures.get(name)
             if captures is not None:
-                (seen,) = captures.values() if debugger.calls == "last" else (_joined(captures),)
-                if seen.later is not None and self._guard.raises:
-                    seen.wait()
-                outputs[name] = seen
+                (outputs[name],) = captures.values() if debugger.calls == "last" else (_joined(captures),)
         if len(outputs) == len(self._debuggers) and window.forwards == 1 and max(window.calls.values(), default=0) == 1:
             return outputs, {}  # as usual
         notes: dict[str, dict[str, Any]] = {}

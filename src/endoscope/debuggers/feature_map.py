@@ -1,4 +1,4 @@
-"""FeatureMapDebugger: a layer's output, copied in its forward hook, with basic statistics made on the writer thread."""
+"""FeatureMapDebugger: a layer's output, copied in its forward hook; its basic statistics are made when it is read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.statistics import datapoint_shape, summarize
+from endoscope.statistics import summaries_made
 from endoscope.tensors import first_tensor
-from endoscope.values import Later, per_datapoint
+from endoscope.values import Summary
 
 
 class FeatureMapDebugger(ForwardDebugger):
@@ -23,16 +23,12 @@ class FeatureMapDebugger(ForwardDebugger):
     """
 
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
-        feature_map = first_tensor(output)
-        return {"error": "Output is not a tensor"} if feature_map is None else self._described(feature_map)
+        described: dict[str, Any] = summaries_made(self.process_stored(module, input, output))
+        return described
 
-    def process_later(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
-        """In the hook only the copy; the numbers come from the copy on the writer thread, where the loop does not wait
-        for them (and on CUDA nothing is synchronised)."""
+    def process_stored(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
+        """The numbers are those of the map that is kept: the loop need not wait for them."""
         feature_map = first_tensor(output)
-        return {"error": "Output is not a tensor"} if feature_map is None else Later(feature_map, self._described)
-
-    def _described(self, feature_map: torch.Tensor) -> dict[str, Any]:
-        stats: dict[str, Any] = {name: per_datapoint(values) for name, values in summarize(feature_map).items()}
-        stats["shape"] = datapoint_shape(feature_map)
-        return {"feature_map": feature_map, "stats": stats, "layer_name": self.layer_name}
+        if feature_map is None:
+            return {"error": "Output is not a tensor"}
+        return {"feature_map": feature_map, "stats": Summary(of="feature_map"), "layer_name": self.layer_name}

@@ -43,15 +43,15 @@ class ForwardDebugger(BaseDebugger):
 
     @property
     def hooked(self) -> Callable[[torch.nn.Module, Any, Any], Any]:
-        """What a hook calls: `process_forward`, or the ``process_later`` of a class that defines both.
+        """What a hook calls: `process_forward`, or the ``process_stored`` of a class that defines both.
 
-        The latter returns a `Later`: what to copy in the hook, and what to make of the copy on the writer thread.
+        The latter leaves out what can be made of the rest when it is read: see `endoscope.values.Summary`.
         """
         if "process_forward" not in vars(self):
             for cls in type(self).__mro__:
                 if "process_forward" in vars(cls):
-                    later: Callable[..., Any] | None = getattr(self, "process_later", None)
-                    return later if later is not None and "process_later" in vars(cls) else self.process_forward
+                    stored: Callable[..., Any] | None = getattr(self, "process_stored", None)
+                    return stored if stored is not None and "process_stored" in vars(cls) else self.process_forward
         return self.process_forward
 
     def forward_hook_fn(self, module: torch.nn.Module, input: Any, output: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -90,28 +89,9 @@ class Guard:
         finally:
             if gradient:
                 _set_grad_enabled(True)
-        if result.later is not None:
-            finish, value = result.later
-            result.later = (partial(self._finished, name, finish), value)
-        elif self.failures and name in self.failures:
+        if self.failures and name in self.failures:
             self.failures[name].in_a_row = 0
         return result
-
-    def _finished(self, name: str, finish: Callable[[Any], Any], value: Any) -> Any:
-        """What a debugger left for later, done on the thread that needs it first: most often the writer's."""
-        try:
-            result = finish(value)
-        except Exception as e:
-            self.failed(name, e)
-            raise
-        if name in self.failures:
-            self.failures[name].in_a_row = 0
-        return result
-
-    @property
-    def raises(self) -> bool:
-        """Whether failures are raised: then what was left for later is finished on the user's thread."""
-        return self._on_error == "raise"
 
     def failed(self, name: str, error: Exception) -> str:
         """Take a failure into account; returns its message, or raises it for those who want that."""

@@ -16,8 +16,9 @@ import torch
 from endoscope.errors import PageFormatError
 from endoscope.pages import scalars
 from endoscope.pages.format import DTYPES
+from endoscope.statistics import summaries_made
 from endoscope.tensors import MAX_DEPTH
-from endoscope.values import PerDatapoint
+from endoscope.values import PerDatapoint, Summary
 
 _NESTED = frozenset((dict, list))
 
@@ -106,7 +107,8 @@ class _Decoder:
         if kind is None:
             if _NESTED.isdisjoint(map(type, node.values())):
                 return node.copy()
-            return {k: self.decode(v, depth + 1) if type(v) in _NESTED else v for k, v in node.items()}
+            made = {k: self.decode(v, depth + 1) if type(v) in _NESTED else v for k, v in node.items()}
+            return _with_summaries(made) if Summary in map(type, made.values()) else made
         try:
             if kind == "tensor":
                 t = self.tensor_at(node)
@@ -129,3 +131,15 @@ class _Decoder:
             if isinstance(e, PageFormatError):
                 raise
             raise PageFormatError(f"malformed {str(kind)[:40]!r} value: {e}") from None
+
+
+def _with_summaries(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        made: dict[str, Any] = summaries_made(value)
+    except (RuntimeError, ValueError, TypeError) as e:
+        raise PageFormatError(f"the numbers of a tensor cannot be made: {e}") from None
+    for name, v in value.items():
+        if type(v) is Summary and made[name] is not None:
+            # More than one: the layer's first dimension is not the batch, and everyone is given all of them.
+            made[name] = {k: [*each] if type(each) is PerDatapoint else each for k, each in made[name].items()}
+    return made

@@ -18,7 +18,7 @@ import xxhash
 from endoscope.pages import format, scalars
 from endoscope.pages.format import ALIGN, DTYPES, NAMES, Dtype, seal, to_json
 from endoscope.tensors import MAX_DEPTH
-from endoscope.values import PerDatapoint, WholeBatch
+from endoscope.values import PerDatapoint, Summary, WholeBatch
 
 
 @dataclass(slots=True)
@@ -184,6 +184,8 @@ class _Usual:
                 text = self.members(v, f"{path}/{key}", depth + 1)
             elif kind is int or (kind is float and math.isfinite(v)):
                 text = repr(v)  # as JSON has it
+            elif kind is str or kind is Summary:
+                text = _quoted(v) if kind is str and len(v) < 100 else to_json(_Encoder(1).encode(v, path, depth))
             else:
                 encoder = _Encoder(1)
                 tree = encoder.encode(v, f"{path}/{key}", depth)

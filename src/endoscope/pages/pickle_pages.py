@@ -17,6 +17,7 @@ from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import format, page, scalars
 from endoscope.pages.sink import Captured, Lost, SafetensorsSink
 from endoscope.pages.writer import PageWriter
+from endoscope.statistics import summaries_made
 from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
 
@@ -106,7 +107,7 @@ class PickleSink:
         if self._page and self._size + record.nbytes > self.page_size:
             self._turn()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
-        values, _ = record.finished()
+        values = {name: summaries_made(value) for name, value in record.values().items()}
         for row, idx in enumerate(indices):
             outputs = {name: one_datapoint(value, row, len(indices)) for name, value in values.items()}
             self._page[idx] = apply_tensor_op(_picklable, outputs)

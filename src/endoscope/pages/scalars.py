@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from endoscope.errors import PageFormatError
-from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, opaque
+from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, Summary, opaque
 
 __all__ = [
     "COMPOSITES",
     "decode",
     "encode",
     "encode_array",
+    "encode_floats",
     "one_row",
     "opaque",
     "put_together",
@@ -36,6 +37,8 @@ Inner = Callable[[Any, Any], Any]
 
 def encode(value: Any, inner: Inner) -> Any:
     """Encode one value that is neither plain JSON nor a tensor; ``inner(value, key)`` encodes what is inside it."""
+    if isinstance(value, Summary):
+        return {"$": "summary", "of": value.of}
     if isinstance(value, tuple):
         items = [inner(v, i) for i, v in enumerate(value)]
         if isinstance(value, NamedTupleValue):
@@ -93,6 +96,8 @@ def decode(node: dict[str, Any], inner: Callable[[Any], Any]) -> Any:
     match node["$"]:
         case "float":
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[node["value"]]
+        case "summary":
+            return Summary(_text(node["of"]))  # made when all of its dict is there
         case "floats":
             return np.frombuffer(base64.b64decode(node["base64"], validate=True), "<f8").tolist()
         case "dict":

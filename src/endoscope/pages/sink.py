@@ -27,18 +27,11 @@ class Captured:
     nbytes: int
 
     def encode(self) -> Record:
-        values, notes = self.finished()
-        return encode_record(self.idx, values, notes)
+        return encode_record(self.idx, self.values(), self.notes)
 
-    def finished(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """The values when all is here and made, and the notes with what failed meanwhile."""
-        values, failures = {}, dict(self.notes.get("failures", {}))
-        for name, seen in self.outputs.items():
-            try:
-                values[name] = seen.wait()
-            except Exception as e:  # noqa: BLE001  # what a debugger left for later is the user's, too
-                failures[name] = f"{type(e).__name__}: {e}"
-        return values, {**self.notes, "failures": failures} if failures else self.notes
+    def values(self) -> dict[str, Any]:
+        """By debugger, when all bytes are here."""
+        return {name: seen.wait() for name, seen in self.outputs.items()}
 
 
 Lost = tuple[BaseException, int]

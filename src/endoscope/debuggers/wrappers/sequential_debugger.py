@@ -6,8 +6,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
+from endoscope.statistics import summaries_made
 from endoscope.tensors import Snapshot, snapshot
 
 log = logging.getLogger("endoscope")
@@ -278,7 +278,7 @@ class HandedOut(dict[str, Any]):
     """``{name: outputs}`` that is made when it is looked at: most loops never look.
 
     Its tensors are copies, because those of the record wait for the writer thread, and a user may change his. On CUDA
-    looking waits for the device. What a debugger left for later and could not finish is absent.
+    looking waits for the device.
     """
 
     _seen: Mapping[str, Snapshot] | None = None
@@ -293,29 +293,21 @@ class HandedOut(dict[str, Any]):
         seen = self._seen
         if seen is None:
             return
-        found = {}
-        for name, one in seen.items():
-            with suppress(Exception):  # of the debugger: it is in the record's notes
-                found[name] = snapshot(one.wait()).value
-        for name in seen:
-            if name not in found:
-                dict.pop(self, name, None)
-        dict.update(self, found)
+        dict.update(self, {name: summaries_made(snapshot(one.wait()).value) for name, one in seen.items()})
         self._seen = None
+
+    def __iter__(self) -> Iterator[str]:
+        """That there is one makes dict(...) and {**...} ask for the values one by one."""
+        return dict.__iter__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (self.copy(),)
 
-    def _look_for_names(self) -> None:
-        """They are known, unless something was left for later: it may fail."""
-        if self._seen is not None and any(one.later is not None for one in self._seen.values()):
-            self._look()
 
-
-def _after(look: Callable[[HandedOut], None], method: Callable[..., Any]) -> Callable[..., Any]:
+def _after_a_look(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def look_first(self: HandedOut, *args: Any, **kwargs: Any) -> Any:
-        look(self)
+        self._look()
         return method(self, *args, **kwargs)
 
     return look_first
@@ -325,7 +317,4 @@ for _name in (
     *("__getitem__", "__setitem__", "__delitem__", "__repr__", "__eq__", "__ne__", "__or__", "__ror__", "__ior__"),
     *("get", "values", "items", "pop", "popitem", "setdefault", "update", "clear", "copy"),
 ):
-    setattr(HandedOut, _name, _after(HandedOut._look, getattr(dict, _name)))
-for _name in ("__iter__", "__reversed__", "__len__", "__contains__", "keys"):
-    # That there is an __iter__ makes dict(...) and {**...} ask for the values one by one.
-    setattr(HandedOut, _name, _after(HandedOut._look_for_names, getattr(dict, _name)))
+    setattr(HandedOut, _name, _after_a_look(getattr(dict, _name)))
