@@ -488,16 +488,6 @@ def test_every_record_weighs_something() -> None:
     assert weight({"m": {"x": 1.0}}) > 400
 
 
-def test_what_fails_when_it_is_looked_at_is_absent() -> None:
-    taken = snapshot(torch.zeros(1))
-    taken.later = (lambda value: 1 / 0, taken.value)
-    seen = HandedOut.of({"a": taken, "b": snapshot("two")})
-    assert "a" not in seen.copy()
-    assert seen == {"b": "two"}
-    with pytest.raises(KeyError):
-        seen["a"]
-
-
 def test_a_missing_name_is_a_missing_key() -> None:
     seen = HandedOut.of({"a": on_its_way(1)[0]})
     with pytest.raises(KeyError):

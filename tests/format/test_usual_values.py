@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from endoscope.pages import encoding
-from endoscope.values import whole_batch
+from endoscope.values import Summary, whole_batch
 
 MAPS = {"feature_map": torch.randn(1, 3, 4, 4), "second": torch.randn(2, 5)}
 VALUES: dict[str, Any] = {
@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "nested twice": {"a": {"b": {"c": torch.ones(2), "$": 3}}, "d": {}},
     "records": {"maps": {**MAPS}, "values": [0.5] * 9, "stats": {"a": 1.0}, "info": {"path": "x"}},
     "many floats": {**MAPS, "values": [0.5, math.nan] * 50},
+    "summary": {**MAPS, "stats": Summary(of="feature_map"), "layer_name": "conv1", "long": "x" * 200},
     "array": {**MAPS, "array": np.arange(3)},
     "two dtypes": {"small": torch.ones(3, dtype=torch.int8), "wide": torch.ones(2, dtype=torch.float64)},
     "odd length": {"bytes": torch.ones(5, dtype=torch.uint8), "more": torch.ones(2, dtype=torch.uint8)},

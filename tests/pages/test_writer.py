@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from endoscope.pages import writer as page_writer
 from endoscope.pages.sink import Captured, SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
-from endoscope.tensors import snapshot
+from endoscope.tensors import Snapshot, snapshot
 
 PATIENCE_S = 20.0
 """How long something that must happen may take; nothing waits so long when all is well."""
@@ -340,9 +341,8 @@ def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnin
 
 def test_whatever_is_raised_the_thread_goes_on(tmp_path: Path) -> None:
     w = writer(Disk(tmp_path))
-    bad = snapshot(1)
-    bad.later = (lambda value: sys.exit("now"), 1)
-    w.put(0, {"x": bad}, {})
+    device = SimpleNamespace(synchronize=lambda: sys.exit("now"))
+    w.put(0, {"x": Snapshot(1, [device])}, {})
     put(w, 1)
     assert Call(w.flush).done() is False
     w.close()
