@@ -49,6 +49,20 @@ def test_what_a_live_run_writes_is_there_at_the_next_request(tmp_path: Path) -> 
     assert (again.status, again.json["indices"], again.json["values"]) == (200, [0], [[7.0]])
 
 
+def test_without_the_change_the_epoch_before_is_not_read(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    client = client_of(tmp_path)
+    (a,) = ids(client, "a")
+    whole = client.get("/api/map", run=a, metric="loss", epoch=1, order="index").json
+    assert whole["change"] is not None
+    (folder / "epoch_0" / "validation_scores.json").write_text("damaged")
+    fewer = client.get("/api/map", run=a, metric="loss", epoch=1, order="index", change="no").json
+    assert fewer == {**whole, "change": None}
+    by_change = client.get("/api/map", run=a, metric="loss", epoch=1, order="change", change="no").json
+    assert by_change["previous_epoch"] is None  # it was read, and told nothing
+    assert client.get("/api/map", run=a, change="perhaps").status == 400
+
+
 # ---------------------------------------------------------------- curves
 def test_curves_are_the_means_of_the_files(tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "a")

@@ -92,7 +92,7 @@ class _Scores:
         before = _scored_before(epochs[0])
         of = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
         key = (selection.entries, selection.metric, wanted, selection.percentile, of)
-        state = tuple(_scores_state(epoch) for epoch in (*epochs, before))
+        state = tuple(_scores_state(epoch) for epoch in (*epochs, before if wanted.change else None))
         with self._ahead.paused():
             body = self._encoded.get(key, state, lambda: _map(selection, epochs, before, wanted))
         self._ahead.read_beside(epochs[0])
@@ -131,10 +131,14 @@ def _series(name: str, kind: str, direction: Direction | None, points: Mapping[A
 class _MapQuery:
     order: str
     form: str
+    change: bool
+    """Whether the change since the epoch before is wanted: its scores take as long to read as those of the map."""
 
     @classmethod
     def of(cls, query: QueryParams) -> _MapQuery:
-        return cls(_one_of(query, "order", ORDERS), _one_of(query, "form", FORMS))
+        order = _one_of(query, "order", ORDERS)
+        change = _one_of(query, "change", ("yes", "no")) == "yes" or order == "change"
+        return cls(order, _one_of(query, "form", FORMS), change)
 
     @property
     def media_type(self) -> str:
@@ -188,7 +192,7 @@ def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | N
         indices = reduce(np.union1d, (table.indices for table in tables if table is not None))
     columns = [ranking.column(table, metric or "", direction or "lower", indices) for table in tables]
     fails = [column.fails(selection.percentile) for column in columns]
-    earlier = before.scores if before is not None else None
+    earlier = before.scores if before is not None and wanted.change else None
     change = None
     if earlier is not None and metric is not None and metric in earlier.values:
         change = ranking.change(columns[0], ranking.column(earlier, metric, columns[0].direction, indices))
@@ -211,7 +215,7 @@ def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | N
         "problems": problems,
         "metric": metric,
         "direction": direction,
-        "previous_epoch": before.number if before is not None and change is not None else None,
+        "previous_epoch": before.number if before is not None and (change is not None or not wanted.change) else None,
         "failures": [int(each.sum()) for each in fails],
         "range": [float(finite.min()), float(finite.max())] if len(finite) else None,
         "nan": sum(int(column.nan.sum()) for column in columns),

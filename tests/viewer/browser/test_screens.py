@@ -69,6 +69,7 @@ def test_map_click_selects_and_keeps_the_place(first: Viewer) -> None:
     assert "dp=4" in page.url
     page.locator("canvas").hover(position={"x": 5, "y": 5})
     expect(page.locator("#map-tip")).to_contain_text("datapoint 0")
+    expect(page.locator("#map-tip")).to_contain_text("since epoch")  # asked for when somebody looks closer
 
 
 def test_map_of_two_runs_has_two_canvases(first: Viewer) -> None:

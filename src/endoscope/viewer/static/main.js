@@ -70,7 +70,7 @@ const app = {
   mapParameters() {
     const { ids, epoch, metric } = app.current;
     const { order, percentile } = app.selection;
-    return { run: ids, epoch, metric, order: order || "failures", percentile };
+    return { run: ids, epoch, metric, order: order || "failures", percentile, change: "no" };
   },
 
   // A score map: that of the selection, or of another epoch or metric. Kept as long as the score files stay the same.

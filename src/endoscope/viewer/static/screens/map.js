@@ -42,8 +42,21 @@ export function mount(root, app) {
 
   let drawn = []; // one ScoreMap a run
   let shown = null;
+  let hovered = null;
+  const asked = new WeakSet(); // maps whose changes were asked for
+
+  // How the scores changed since the epoch before is read when somebody looks closer: it takes as long as the map.
+  async function addChange(data) {
+    if (data.change || data.previous_epoch === null || asked.has(data)) return;
+    asked.add(data);
+    const found = await app.map({ change: "yes" }).catch(() => null);
+    if (!found || !shown || shown.data !== data) return;
+    data.change = found.change;
+    if (!tip.hidden) hover(...hovered);
+  }
 
   function hover(position, event, from) {
+    hovered = [position, event, from];
     for (const map of drawn) map.hover(map === from || position < 0 ? -1 : position);
     from.hover(position);
     tip.hidden = position < 0 || !shown;
@@ -56,6 +69,7 @@ export function mount(root, app) {
       const text = value === null ? "no score" : show(value, 4);
       lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${data.metric} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
     });
+    addChange(data);
     if (data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
     tip.textContent = lines.join("\n");
     tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8)}px`;
