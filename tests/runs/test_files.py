@@ -197,6 +197,26 @@ def test_many_problems_of_one_file_are_told_in_short(tmp_path: Path) -> None:
     assert files.problems == []
 
 
+def test_another_file_does_not_wait(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text('{"x": 1}')
+    files, inside, go_on = Files(tmp_path), threading.Event(), threading.Event()
+
+    def slowly(file: BinaryIO) -> tuple[Any, list[str]]:
+        inside.set()
+        assert go_on.wait(20)
+        return decode(file)
+
+    thread = threading.Thread(target=lambda: files.read("a.json", slowly))
+    thread.start()
+    assert inside.wait(20)
+    assert files.read("b.json", decode) == {"x": 1}  # or this never returns
+    assert files.problems == []
+    go_on.set()
+    thread.join()
+    assert files.read("a.json", slowly) == {"x": 1}
+
+
 def test_several_threads_read_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[1]")
     files, found = Files(tmp_path), []

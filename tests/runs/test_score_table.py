@@ -182,6 +182,7 @@ def test_a_long_file_is_not_read_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     """Beyond JSON_LIMIT only the documented layout is taken, piece by piece."""
     monkeypatch.setattr(score_table, "JSON_LIMIT", 400)
     monkeypatch.setattr(score_table, "_PIECE", 256)
+    monkeypatch.setattr(score_table, "_AT_ONCE", 256)
     scores = Scores(SCORES.directions, {}, {}, {k: {"loss": k / 7} for k in range(1000)})
     assert rows(table_of(tmp_path, scores)) == scores.per_datapoint
     for text, problem in (

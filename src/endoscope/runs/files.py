@@ -169,6 +169,7 @@ class Files:
         self._kept: dict[str, _Kept] = {}
         self._problems: dict[str, list[str]] = {}
         self._lock = threading.RLock()
+        self._reading: dict[str, threading.RLock] = {}
 
     def read(
         self, name: str, decode: Callable[[BinaryIO], Decoded[T]], *, needed: Callable[[], bool] = lambda: True
@@ -178,6 +179,8 @@ class Files:
         needed: whether it is a problem that the file is not there; asked when it is not.
         """
         with self._lock:
+            alone = self._reading.setdefault(name, threading.RLock())
+        with alone:  # whoever wants another file does not wait
             try:
                 with opened(self.root, name) as file:
                     kept = self._known(name, file) or self._decoded(file, decode)
@@ -189,7 +192,8 @@ class Files:
             return kept.value  # type: ignore[no-any-return]
 
     def _known(self, name: str, file: BinaryIO) -> _Kept | None:
-        kept = self._kept.get(name)
+        with self._lock:
+            kept = self._kept.get(name)
         return kept if kept is not None and kept.identity == identity(os.fstat(file.fileno())) else None
 
     def _decoded(self, file: BinaryIO, decode: Callable[[BinaryIO], Decoded[Any]]) -> _Kept:
@@ -204,14 +208,15 @@ class Files:
             return _Kept(which, None, [str(e)])
 
     def _keep(self, name: str, kept: _Kept) -> None:
-        self.note(name, kept.problems)
-        self._kept.pop(name, None)
-        self._kept[name] = kept  # the last one used comes last
-        left = _KEPT - sum(one.size for one in self._kept.values())
-        for other in list(self._kept):
-            if left >= 0 or other == name:
-                break
-            left += self._kept.pop(other).size
+        with self._lock:
+            self.note(name, kept.problems)
+            self._kept.pop(name, None)
+            self._kept[name] = kept  # the last one used comes last
+            left = _KEPT - sum(one.size for one in self._kept.values())
+            for other in list(self._kept):
+                if left >= 0 or other == name:
+                    break
+                left += self._kept.pop(other).size
 
     def note(self, name: str, problems: list[str]) -> None:
         """Say what is wrong with something below the folder, in place of what was said of it before."""

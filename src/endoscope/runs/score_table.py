@@ -24,6 +24,7 @@ LIMIT = 1024 * MB
 _CELLS = 64 << 20  # scores of all datapoints together, as a file of that size can hold
 _LAYOUTS = 64  # different sets of scores that datapoints of one file may have; those of ours have one
 _PIECE = MB
+_AT_ONCE = 128 << 10  # bytes that are decoded in one call, during which no other thread of Python runs
 _OPEN = b' "per_datapoint": {\n'
 _CLOSE = b" }\n"
 _NUMBER = r"(-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|NaN|-?Infinity)"
@@ -133,7 +134,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
     """The lines of the datapoints, some at a time, without the comma after the last; the file must end after them."""
     rest = b""
     while True:
-        got = file.read(_PIECE)
+        got = file.read(_AT_ONCE)
         lines, newline, rest = (rest + got).rpartition(b"\n")
         lines += newline
         at_once = lines.startswith(_CLOSE)
