@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.viewer import runs
@@ -32,10 +33,13 @@ def run(tmp_path: Path) -> Run:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """The epochs whose scores were asked for."""
     found: list[int | None] = []
-    true = Epoch.scores
-    assert true.fget is not None
-    get = true.fget
-    monkeypatch.setattr(Epoch, "scores", property(lambda self: (found.append(self.number), get(self))[1]))
+    read_scores = Epoch.read_scores
+
+    def noting(self: Epoch, *between: Callable[[], None]) -> Any:
+        found.append(self.number)
+        return read_scores(self, *between)
+
+    monkeypatch.setattr(Epoch, "read_scores", noting)
     return found
 
 
@@ -103,3 +107,27 @@ def test_the_page_of_the_map_begins_before_it_asks(run: Run, read: list[int | No
     assert client.get("/map", run=name, epoch=2).status == 200
     wait_until(lambda: len(read) == 6)
     assert read == [2, 1, 0, 5, 6, 7]
+
+
+def test_it_leaves_off_in_the_middle_of_a_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the same file has it at once, and the thread reads it again afterwards."""
+    ahead, inside, go_on = ReadAhead(Library([run.path])), threading.Event(), threading.Event()
+    begun = []
+    leave_off = ahead._leave_off
+
+    def between() -> None:
+        begun.append(1)
+        inside.set()
+        assert go_on.wait(20)
+        leave_off()
+
+    monkeypatch.setattr(ahead, "_leave_off", between)
+    epoch = epoch_of(run, 5)
+    ahead.read_beside(epoch)
+    assert inside.wait(20)
+    with ahead.paused():
+        go_on.set()
+        assert epoch.scores is not None  # or this waits for ever
+        assert len(begun) == 1
+    wait_until(lambda: not ahead._works)
+    assert len(begun) == 6  # five others; the first is known by now

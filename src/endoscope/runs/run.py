@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -204,8 +205,13 @@ class Epoch:
     @property
     def scores(self) -> ScoreTable | None:
         """Of every datapoint, and over all; None before they are there."""
+        return self.read_scores()
+
+    def read_scores(self, between: Callable[[], None] = lambda: None) -> ScoreTable | None:
+        """The same; ``between`` is called now and then while a file is read, and what it raises ends the reading."""
         split: layout.Split = "evaluation" if self.number is None else "validation"
-        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_whole)
+        decode = partial(read_table, between=between)
+        return self._files.read(self._within + layout.scores_file(split), decode, needed=self._is_whole)
 
     @property
     def losses(self) -> Losses:

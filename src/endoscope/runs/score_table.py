@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -68,13 +68,13 @@ class ScoreTable:
         return np.lexsort((self.indices, np.where(np.isnan(values), 0.0, badness), ~np.isnan(values), absent))
 
 
-def read_table(file: BinaryIO) -> Decoded[ScoreTable]:
-    """The scores in a file; ValueError says what is wrong with it."""
+def read_table(file: BinaryIO, between: Callable[[], None] = lambda: None) -> Decoded[ScoreTable]:
+    """The scores in a file; ValueError says what is wrong with it. ``between`` is called at times, and may raise."""
     size = os.fstat(file.fileno()).st_size
     if size > LIMIT:
         raise Unreadable(f"it has {size} bytes; at most {LIMIT} are read")
     try:
-        return _in_pieces(file), []
+        return _in_pieces(file, between), []
     except (ValueError, OverflowError) as e:
         if size > JSON_LIMIT:
             raise Unreadable(f"its lines are not those of a score file: {e}") from e
@@ -88,7 +88,7 @@ def read_table(file: BinaryIO) -> Decoded[ScoreTable]:
     return table.made(), []
 
 
-def _in_pieces(file: BinaryIO) -> ScoreTable:
+def _in_pieces(file: BinaryIO, between: Callable[[], None]) -> ScoreTable:
     """The layout that is documented: one datapoint a line."""
     head, line = b"", file.readline(_PIECE)
     while line != _OPEN:
@@ -98,6 +98,7 @@ def _in_pieces(file: BinaryIO) -> ScoreTable:
         line = file.readline(_PIECE)
     table = _Columns(decode_head(plain(_object(head + b' "per_datapoint": {'))))
     for piece in _pieces(file):
+        between()
         alike = _alike(piece)
         if alike is not None:
             table.add_alike(*alike)

@@ -16,8 +16,12 @@ _MOST_BYTES = 32 << 20  # of score files that are read ahead; a run keeps more
 _PAUSE_S = 0.02
 
 
+class _SomebodyWaits(Exception):
+    """The reading ends here."""
+
+
 class ReadAhead:
-    """Reads on one thread, those near the epoch that was asked for last first.
+    """Reads on one thread, those near the epoch that was asked for last first; leaves off when somebody waits.
 
     >>> ahead = ReadAhead(library)
     >>> with ahead.paused():
@@ -34,7 +38,7 @@ class ReadAhead:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Somebody waits: no other file is begun."""
+        """Somebody waits: nothing else is read."""
         with self._lock:
             self._waiting += 1
         try:
@@ -75,9 +79,23 @@ class ReadAhead:
         left = _MOST_BYTES
         for other in near(epoch):
             left -= _size(other)
-            if left < 0 or not self._may_go_on():
+            if left < 0 or not self._read_one(other):
                 return
-            _ = other.scores  # what is wrong with it is told when it is asked for
+
+    def _read_one(self, epoch: Epoch) -> bool:
+        """False when another epoch was asked for since."""
+        while self._may_go_on():
+            try:
+                epoch.read_scores(self._leave_off)  # what is wrong with it is told when it is asked for
+            except _SomebodyWaits:
+                continue  # from the beginning: to go on later would keep the file from those who wait for it
+            return True
+        return False
+
+    def _leave_off(self) -> None:
+        with self._lock:
+            if self._waiting or self._wanted is not None:
+                raise _SomebodyWaits
 
     def _may_go_on(self) -> bool:
         """Whether nobody waits any more, and no other epoch was asked for since."""
