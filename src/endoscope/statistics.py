@@ -1,7 +1,7 @@
 """Tensors to numbers: a few per datapoint, made of the cheapest reductions, with one host transfer.
 
-Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, or on the writer
-thread.
+Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, or where a record is
+read.
 
 The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind, those that each datapoint would have
 given by itself. A 0-d tensor is one datapoint; a tensor without any datapoint gives one NaN and a count of 0.
@@ -247,8 +247,8 @@ def _real(x: Tensor) -> Tensor:
 def _on_host(x: Tensor) -> np.ndarray[Any, Any] | None:
     """`as_rows` for numpy, where the bytes are at hand; None where only torch can read them.
 
-    Numpy computes on the calling thread alone. Torch would start threads of its own for the writer thread, as many as
-    for the loop's, and they would wait for each other on the same cores.
+    Numpy computes on the calling thread alone. Torch would start threads of its own for each thread that reads, as many
+    as for the loop's, and they would wait for each other on the same cores.
     """
     dtype = x.dtype
     if type(x) is not Tensor or (dtype not in _READ_BY_NUMPY and dtype is not torch.bfloat16):
