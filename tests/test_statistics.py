@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -149,6 +150,16 @@ def test_non_finite_values_are_counted_and_show(dtype: torch.dtype, batch: int) 
     assert found["mean"][1:] == [1.0] * (batch - 1)
     assert math.isnan(l1_norm(x)[0])
     assert math.isnan(l2_norm(x)[0])
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1.0, 2.0, 3.0], [math.nan, math.inf, -math.inf]], [[3e38, 3e38, -1.0], [1.0, 2.0, 3.0]]]
+)
+def test_nothing_is_warned_of(rows: list[list[float]]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in (torch.tensor(rows), torch.tensor(rows[::-1])):
+            summarize(x)
 
 
 def test_infinity_alone_keeps_the_other_bound() -> None:

@@ -1,7 +1,7 @@
 """Tensors to numbers: a few per datapoint, made of the cheapest reductions, with one host transfer.
 
-Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, or where a record is
-read.
+Owns what is computed from a tensor and how exactly; not what is kept of it, nor when. Runs in a hook, or where a record
+is read.
 
 The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind, those that each datapoint would have
 given by itself. A 0-d tensor is one datapoint; a tensor without any datapoint gives one NaN and a count of 0.
@@ -89,10 +89,13 @@ def summaries_made(value: Any) -> Any:
     >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
     [1, 3]
     """
+    if type(value) is not dict and type(value) is not list:
+        return value
+    inside = set(map(type, value if type(value) is list else value.values()))
+    if inside.isdisjoint((Summary, dict, list)):
+        return value
     if type(value) is list:
         return [summaries_made(v) for v in value]
-    if type(value) is not dict or not any(type(v) in (Summary, dict, list) for v in value.values()):
-        return value
     made = {k: summaries_made(v) for k, v in value.items()}
     for name, stands_for in value.items():
         if type(stands_for) is Summary:
@@ -273,9 +276,9 @@ def _on_this_thread(rows: np.ndarray[Any, Any]) -> dict[str, list[float]]:
     n = rows.shape[1]
     lows, highs = np.minimum.reduce(rows, axis=1).tolist(), np.maximum.reduce(rows, axis=1).tolist()
     most = _SQUARED[rows.dtype]
-    if -most < min(lows) and max(highs) < most:
+    if all(-most < low for low in lows) and all(high < most for high in highs):
         totals, squares = _sums(rows, n)
-    else:  # NaN, which the comparison may have passed over, raises no flag
+    else:
         with np.errstate(all="ignore"):
             totals, squares = _sums(rows, n)
     means, stds, bad = [], [], []
