@@ -12,6 +12,7 @@ NaN and Inf are not skipped: they show in every number they reach, and ``non_fin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -89,19 +90,20 @@ def summaries_made(value: Any) -> Any:
     >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
     [1, 3]
     """
-    if type(value) is not dict and type(value) is not list:
-        return value
-    inside = set(map(type, value if type(value) is list else value.values()))
-    if inside.isdisjoint((Summary, dict, list)):
-        return value
     if type(value) is list:
-        return [summaries_made(v) for v in value]
+        return [summaries_made(v) for v in value] if _may_hold_any(value) else value
+    if type(value) is not dict or not _may_hold_any(value.values()):
+        return value
     made = {k: summaries_made(v) for k, v in value.items()}
     for name, stands_for in value.items():
         if type(stands_for) is Summary:
             x = made.get(stands_for.of)
             made[name] = _summary(x) if isinstance(x, Tensor) else None
     return made
+
+
+def _may_hold_any(values: Iterable[Any]) -> bool:
+    return not {Summary, dict, list}.isdisjoint(map(type, values))
 
 
 def _summary(x: Tensor) -> dict[str, Any]:

@@ -51,6 +51,9 @@ export function mount(root, app) {
     asked.add(data);
     const found = await app.map({ change: "yes" }).catch(() => null);
     if (!found || !shown || shown.data !== data) return;
+    // Another epoch may have been chosen, or written, while this map is still on the screen.
+    const same = ["epoch", "metric", "order"].every((key) => found[key] === data[key]);
+    if (!same || found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return;
     data.change = found.change;
     if (!tip.hidden) hover(...hovered);
   }
