@@ -41,8 +41,8 @@ def nearest_success(
     table = epoch.scores
     if table is None or metric is None or metric not in table.values:
         return Nearest(None, "This epoch has no scores that tell successes from failures.")
-    fails = ranking.column(table, metric, table.directions[metric], table.indices).fails(percentile)
-    good = table.indices[~fails & (table.indices != idx)]
+    column = ranking.column(table, metric, table.directions[metric], table.indices)
+    good = table.indices[~column.fails(percentile) & ~column.missing & (table.indices != idx)]
     if wrong.label is not None and (wrong.row is not None or epoch.outputs is None):
         return _by_outputs(wrong, good)
     return _by_label(wrong, good)

@@ -196,6 +196,8 @@ def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | N
     change = None
     if earlier is not None and metric is not None and metric in earlier.values:
         change = ranking.change(columns[0], ranking.column(earlier, metric, columns[0].direction, indices))
+    if wanted.order == "change" and change is None:
+        problems.append("there is no earlier epoch with this score; the order is that of the indices")
     if wanted.order == "failures":
         order = ranking.common_first(columns, fails)
     elif wanted.order == "change" and change is not None:
@@ -209,7 +211,7 @@ def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | N
     head: dict[str, Any] = {
         "epoch": next(name for name in names if name is not None),
         "epochs": names,
-        "order": wanted.order,
+        "order": "index" if wanted.order == "change" and change is None else wanted.order,
         "percentile": float(selection.percentile),
         "runs": [entry.id for entry in selection.entries],
         "problems": problems,

@@ -72,9 +72,25 @@ def test_map_click_selects_and_keeps_the_place(first: Viewer) -> None:
     expect(page.locator("#map-tip")).to_contain_text("since epoch")  # asked for when somebody looks closer
 
 
+def test_map_tip_is_of_the_map_under_it(first: Viewer) -> None:
+    page = first.open("/map?metric=loss&order=index&epoch=2")
+    tip = page.locator("#map-tip")
+    page.locator("canvas").hover(position={"x": 5, "y": 5})
+    expect(tip).to_contain_text("since epoch 1")
+    before = tip.text_content()
+    page.keyboard.press("ArrowLeft")  # the mouse rests
+    expect(page.locator("canvas")).to_have_attribute("data-epoch", "1")
+    expect(tip).to_contain_text("since epoch 0")
+    assert tip.text_content() != before
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_have_text(before or "")
+
+
 def test_map_of_two_runs_has_two_canvases(first: Viewer) -> None:
     ids = [run_id(first, name) for name in ("first", "second")]
     page = first.open(f"/map?run={ids[0]}&run={ids[1]}&metric=loss&epoch=2")
+    page.locator("canvas").nth(1).click(position={"x": 5, "y": 5})
+    page.wait_for_url(f"**on={ids[1]}**")  # the run whose map was clicked
     expect(page.locator("canvas")).to_have_count(2)
     expect(page.locator(".legend")).to_contain_text("no score (2)")
     expect(page.locator("p.sub").first).to_contain_text("fail in all 2 runs")

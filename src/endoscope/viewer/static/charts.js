@@ -82,7 +82,7 @@ export function lineChart({ label, series, height = 240, now = null, log = false
         const y = number(line.y[i]);
         if (y === null || !Number.isFinite(y) || (log && y <= 0)) {
           pen = false;
-          if (y !== null) svg.append(s("text", { x: px(x), y: height - pad.bottom - 4, "text-anchor": "middle" }, Number.isFinite(y) ? "≤0" : "NaN"));
+          if (y !== null) svg.append(s("text", { x: px(x), y: height - pad.bottom - 4, "text-anchor": "middle" }, Number.isFinite(y) ? "≤0" : show(y)));
           return;
         }
         path += `${pen ? "L" : "M"}${px(x).toFixed(1)} ${py(y).toFixed(1)}`;

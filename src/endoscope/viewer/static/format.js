@@ -23,7 +23,7 @@ export function show(value, digits = 3) {
   const size = Math.abs(x);
   if (size >= 1e5 || size < 1e-3) return minus(x.toExponential(digits - 1).replace("e+", "e"));
   const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
-  return minus(x.toFixed(Math.min(decimals, 4)));
+  return minus(x.toFixed(Math.min(decimals, 6)));
 }
 
 export function signed(value) {

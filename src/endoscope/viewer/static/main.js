@@ -8,6 +8,7 @@ import { href, parse, resolve, SCREENS, settled } from "./selection.js";
 const NAMES = { runs: "Runs", curves: "Curves", map: "Score map", datapoint: "Datapoint", time: "Through time", compare: "Side by side", storage: "Storage" };
 const POLL_MS = 1000;
 const LIST_MS = 5000; // how old the list of runs may be while it is on the screen: ages and states change by themselves
+const MENU_MS = 30000; // the same on the other screens, where it is a menu
 const MOST_CAPTURED = 1000; // datapoints that are listed of a run without scores
 const MOST_NAMED = 16; // runs that one question names; of more, the stamp of all runs is asked for
 const ONE_MOVE_MS = 600; // epochs passed more quickly than this are one step of the history
@@ -256,6 +257,7 @@ async function show() {
     mounted = null;
     main.className = "";
     replace(main, h("h1.unseen", {}, NAMES[selection.screen]), emptyPage());
+    main.setAttribute("aria-busy", "false");
     return;
   }
   if (!mounted || mounted.screen !== selection.screen) {
@@ -314,11 +316,12 @@ async function look() {
   const answer = await fresh("/api/stamp", all ? {} : { run: ids });
   const back = connection(null);
   const changed = stamp !== null && stamp.of === of && stamp.text !== answer.stamp;
-  const stale = app.list.left > 0 || (app.selection.screen === "runs" && Date.now() - listed > LIST_MS);
+  const others = stamp !== null && stamp.of !== of; // what the list says of them may be old
+  const stale = others || app.list.left > 0 || Date.now() - listed > (app.selection.screen === "runs" ? LIST_MS : MENU_MS);
   if (changed || back) forget();
   if (changed || back || stale) {
     await loadRuns();
-    if (changed || back || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
+    if (changed || back || others || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
     else {
       app.current = resolve(app.selection, app.list.runs);
       updateFrame(); // more runs in the menu

@@ -37,6 +37,15 @@ function elsewhere(app, run, section) {
   return h("p.soft", {}, "Captured in epoch ", there.slice(0, 12).map((epoch, i) => [i ? ", " : "", app.link({ epoch }, epoch)]), there.length > 12 ? ` and ${there.length - 12} more` : "", ".");
 }
 
+// What is absent and why, debuggers that failed, layers that ran more than once.
+function notesOf(notes) {
+  const rows = Object.entries(notes || {}).flatMap(([what, each]) => Object.entries(each).slice(0, 100).map(([name, why]) => [what, name, why]));
+  if (!rows.length) return null;
+  return h("section.section", { "aria-label": "Notes" }, h("div.section-head", {}, h("h2", {}, "Notes")), h("table", { "aria-label": "Notes" },
+    h("thead", {}, h("tr", {}, ["what", "debugger", "note"].map((title) => h("th", { scope: "col" }, title)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((text) => h("td", {}, String(text))))))));
+}
+
 function sectionOf(app, run, section, dp) {
   const through = (item) => {
     const link = app.link({ screen: "time", item: item.id, dp: String(dp) }, "time →");
@@ -94,13 +103,13 @@ export function datapointPanel(app, { alone = false } = {}) {
         replace(links);
         sub.textContent = "";
         replace(numbers);
-        replace(body, kind("Nothing to show yet", run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "The run has not finished its first validation. This page shows it by itself."));
+        replace(body, kind("Nothing to show yet", app.selection.only === "failures" ? "No datapoint fails here. Press f to see all of them." : run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "The run has not finished its first validation. This page shows it by itself."));
         return;
       }
       title.textContent = `Datapoint ${dp}`;
       replace(links,
         alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "open alone"),
-        app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success" }, "nearest success"));
+        app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success", other: null }, "nearest success"));
       const { first, whole } = getLines("/api/datapoint", { run: run.id, epoch, dp, percentile: app.selection.percentile });
       const head = await first; // what is said of it, before its values are read
       if (late()) return;
@@ -118,7 +127,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       const height = element.scrollTop;
       const facts = answer.sections.filter((section) => section.name !== "debugger");
       const inside = answer.sections.filter((section) => section.name === "debugger");
-      replace(body, h("div.facts", {}, facts.map((section) => sectionOf(app, run, section, dp))), inside.map((section) => sectionOf(app, run, section, dp)));
+      replace(body, h("div.facts", {}, facts.map((section) => sectionOf(app, run, section, dp))), inside.map((section) => sectionOf(app, run, section, dp)), notesOf(answer.notes));
       for (const el of body.querySelectorAll(".item")) if (open.includes(el.dataset.item)) el.querySelector("button[aria-expanded]")?.click();
       element.scrollTop = height;
       element.dataset.dp = String(dp);

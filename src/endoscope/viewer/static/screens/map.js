@@ -49,13 +49,23 @@ export function mount(root, app) {
   async function addChange(data) {
     if (data.change || data.previous_epoch === null || asked.has(data)) return;
     asked.add(data);
-    const found = await app.map({ change: "yes" }).catch(() => null);
-    if (!found || !shown || shown.data !== data) return;
-    // Another epoch may have been chosen, or written, while this map is still on the screen.
-    const same = ["epoch", "metric", "order"].every((key) => found[key] === data[key]);
-    if (!same || found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return;
+    const { runs: run, epoch, metric, order, percentile } = data; // not the selection's: another map may be on its way
+    const found = await app.map({ run, epoch, metric, order, percentile, change: "yes" }).catch(() => null);
+    if (!found) {
+      asked.delete(data);
+      return;
+    }
+    if (found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return; // it was written again
     data.change = found.change;
-    if (!tip.hidden) hover(...hovered);
+    if (shown?.data === data) refreshTip();
+  }
+
+  // The mouse rests while the map under it becomes another one, or more of it is known.
+  function refreshTip() {
+    if (tip.hidden || !hovered) return;
+    const [position, , from] = hovered;
+    if (drawn.includes(from) && position < shown.positions.length) hover(...hovered);
+    else tip.hidden = true;
   }
 
   function hover(position, event, from) {
@@ -72,15 +82,15 @@ export function mount(root, app) {
       const text = value === null ? "no score" : show(value, 4);
       lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${data.metric} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
     });
-    addChange(data);
-    if (data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
+    if (app.current.runs.length < 2) addChange(data); // it is that of the first run
+    if (app.current.runs.length < 2 && data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
     tip.textContent = lines.join("\n");
     tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 16, window.innerHeight - tip.offsetHeight - 8)}px`;
   }
 
-  function pick(position) {
-    app.go({ dp: String(shown.indices[position]) });
+  function pick(position, run) {
+    app.go({ dp: String(shown.indices[position]), ...(app.current.runs.length > 1 ? { on: run.id } : {}) });
   }
 
   function draw() {
@@ -89,7 +99,7 @@ export function mount(root, app) {
     maps.className = several ? "maps several" : "maps";
     if (drawn.length !== app.current.runs.length || maps.dataset.runs !== app.current.ids.join(" ")) {
       maps.dataset.runs = app.current.ids.join(" ");
-      drawn = app.current.runs.map((run) => new ScoreMap({ label: run.name, onpick: pick, onhover: hover }));
+      drawn = app.current.runs.map((run) => new ScoreMap({ label: run.name, onpick: (position) => pick(position, run), onhover: hover }));
       replace(maps, app.current.runs.map((run, r) => h("div", {}, several ? h("h3", { title: run.name }, h("span.run", {}, run.name), h("span.faint", { data: { fails: String(r) } })) : null, drawn[r].element)));
     }
     const all = positions.length === data.indices.length;
@@ -106,6 +116,7 @@ export function mount(root, app) {
       const told = maps.querySelector(`[data-fails="${r}"]`);
       if (told) told.textContent = plural(data.failures[r] ?? 0, "failure");
     });
+    refreshTip();
   }
 
   function mark(dp) {

@@ -50,7 +50,7 @@ export function mount(root, app) {
       const chosen = app.current.runs.length;
       replace(panel,
         h("div.head", {}, h("h1", {}, "Runs"), h("div.push.links", {},
-          chosen > 1 ? app.link({ screen: "compare", mode: "runs" }, "Side by side") : null, app.link({ screen: "curves" }, "Curves"), app.link({ screen: "map" }, "Score map"))),
+          chosen > 1 ? app.link({ screen: "compare", mode: "runs", other: null }, "Side by side") : null, app.link({ screen: "curves" }, "Curves"), app.link({ screen: "map" }, "Score map"))),
         h("p.sub", {}, `${runs.length} found, ${chosen} shown in the other screens. Tick several to compare them.`),
         h("div", { style: { "margin-top": "12px" } }, h("table.airy", { "aria-label": "Runs" },
           h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title || h("span.unseen", {}, "shown"))))),
