@@ -321,10 +321,13 @@ async function look() {
   if (changed || back) forget();
   if (changed || back || stale) {
     await loadRuns();
-    if (changed || back || others || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
+    if (changed || back || app.selection.screen === "runs") await show().catch((error) => announce(error.message));
     else {
+      const versions = () => JSON.stringify(app.current.runs.map((run) => run.epochs.map((e) => e.version)));
+      const before = versions();
       app.current = resolve(app.selection, app.list.runs);
       updateFrame(); // more runs in the menu
+      if (versions() !== before) show().catch((error) => announce(error.message));
     }
   }
   stamp = { of, text: answer.stamp };
