@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from tests.viewer import runs
 from tests.viewer.browser.conftest import Opener, Serve, expect
 
@@ -86,3 +87,16 @@ def test_an_alert_would_be_noted(viewer: Opener, served: Serve, tmp_path: Path) 
     opened.open("/runs").evaluate("() => alert(1)")
     assert opened.errors == ["dialog: 1"]
     opened.errors.clear()
+
+
+def test_a_debugger_that_failed_is_told_with_the_datapoint(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "run")
+    runs.write_epoch(folder, 3, capture=False)
+    seen = {(0, 1): {"conv": {"mean": torch.ones(2, 3)}}}
+    notes = {"failures": {"mine": "ValueError: <b>no</b>"}, "absent": {"head": "the layer did not run"}}
+    runs.write_pages(folder / "epoch_3" / "debugger", seen, notes=notes)
+    page = viewer(served(tmp_path)).open("/datapoint?epoch=3&dp=0")
+    rows = page.get_by_role("table", name="Notes").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("ValueError: <b>no</b>")
+    expect(rows.nth(1)).to_contain_text("the layer did not run")
