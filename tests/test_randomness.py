@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,3 +134,27 @@ def test_our_own_threads_are_counted_while_they_live() -> None:
         with another_thread():
             assert QuietThread.alive == before + 1
     assert QuietThread.alive == before
+
+
+COLLECTED = """
+import gc, sys, threading
+from endoscope.randomness import random_kept
+sys.setswitchinterval(1e-5)
+gc.callbacks.append(lambda *_: sum(range(200)))  # Python that runs while torch holds the generator's lock
+gc.set_threshold(1)
+
+def run():
+    for _ in range(1000):
+        with random_kept():
+            pass
+
+threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_do_not_wait_for_each_other_for_ever() -> None:
+    subprocess.run([sys.executable, "-c", COLLECTED], check=True, timeout=60)

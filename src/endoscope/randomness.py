@@ -41,8 +41,20 @@ class QuietThread(threading.Thread):
                 QuietThread.alive -= 1
 
 
+_one_at_a_time = threading.RLock()
+"""Torch holds the generator's own lock while it makes the tensor of a state, and the collector may then run Python,
+which gives the interpreter lock away: a second thread that asked would wait for the first with it in its hand."""
+
+
 def _in_a_fork() -> None:
+    global _one_at_a_time
     QuietThread.alive, QuietThread._lock = 0, threading.Lock()
+    _one_at_a_time = threading.RLock()
+
+
+def _state() -> torch.Tensor:
+    with _one_at_a_time:
+        return _generator.get_state()
 
 
 os.register_at_fork(after_in_child=_in_a_fork)
@@ -73,7 +85,7 @@ class random_kept:  # used like torch.no_grad
     def __exit__(self, *error: Any) -> None:
         if self._apart:
             _pop(None)
-        if not self._apart or (not _equal(self._before.cpu, _generator.get_state()) and self._seeded()):
+        if not self._apart or (not _equal(self._before.cpu, _state()) and self._seeded()):
             self._before.put_back()
         if self._others is not None:
             random.setstate(self._others[0])
@@ -84,7 +96,7 @@ class random_kept:  # used like torch.no_grad
         is no operation, so that it is not seen when it is done."""
         before, seed = torch.Generator(), _generator.initial_seed()
         before.set_state(self._before.cpu)
-        return seed != before.initial_seed() or _equal(before.manual_seed(seed).get_state(), _generator.get_state())
+        return seed != before.initial_seed() or _equal(before.manual_seed(seed).get_state(), _state())
 
 
 class _States:
@@ -93,11 +105,12 @@ class _States:
     __slots__ = ("_cuda", "cpu")
 
     def __init__(self) -> None:
-        self.cpu = _generator.get_state()
+        self.cpu = _state()
         self._cuda = torch.cuda.get_rng_state_all() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
-        _generator.set_state(self.cpu)
+        with _one_at_a_time:
+            _generator.set_state(self.cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
