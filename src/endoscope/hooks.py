@@ -41,7 +41,13 @@ class Hook:
         self._function = function
 
     def __call__(self, module: torch.nn.Module, *args: Any) -> None:
-        if id(module) == self._id and not _traced():
+        if (  # as `_traced` asks; written out, because a call costs many times as much here as elsewhere
+            id(module) == self._id
+            and not _is_dynamo_compiling()
+            and not compiler._is_compiling_flag
+            and not _symbolic_trace._is_fx_tracing_flag
+            and _get_tracing_state() is None
+        ):
             self._function(module, *args)
 
     @property

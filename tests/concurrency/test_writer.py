@@ -25,7 +25,7 @@ class SlowDisk:
         self.written: list[Any] = []
         self.entered, self.leave = threading.Event(), threading.Event()
 
-    def append(self, record: Any, *, dropped: int) -> None:
+    def append(self, record: Any) -> None:
         self.entered.set()
         assert self.leave.wait(10)
         self.written.append(record.idx)

@@ -44,25 +44,54 @@ VALUES: dict[str, Any] = {
 }
 
 
-def encoded(value: Any, idx: int | list[int]) -> tuple[bytes, bytes, int, list[encoding.Entry]]:
+def encoded(value: Any, idx: int | list[int]) -> tuple[bytes, bytes, int, list[tuple[int, list[encoding.Entry]]]]:
     record = encoding.encode_record(idx, {"first": value, "second": {"x": torch.ones(3)}}, {})
     return (
         record.line(640),
         b"".join(bytes(memoryview(b).cast("B")) for b in record.buffers),
         record.nbytes,
-        record.entries,
+        [(start, [*each]) for start, each in record.blocks],
     )
 
 
 @pytest.mark.parametrize("idx", [7, [7, 9]])
 @pytest.mark.parametrize("name", VALUES)
 def test_the_same_bytes(monkeypatch: pytest.MonkeyPatch, name: str, idx: int | list[int]) -> None:
-    short = encoded(VALUES[name], idx)
-    monkeypatch.setattr(encoding._Usual, "block", lambda *_: None)
-    assert short == encoded(VALUES[name], idx)
+    short = [encoded(VALUES[name], idx) for _ in range(2)]  # the second time by the plan of the first
+    monkeypatch.setattr(encoding, "_by_plan", lambda *_: None)
+    assert short == [encoded(VALUES[name], idx)] * 2
+
+
+def test_other_values_of_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that stand in a format, numbers of other lengths, dicts that differ only in where they end."""
+    values = [
+        {"100 %s": {"x": torch.full((2,), 1.0 * k), "n": 10**k, "%d": "%" * k}, "y": torch.ones(3), "z": None}
+        for k in range(3)
+    ]
+    values += [
+        {"a": {"b": torch.ones(2), "c": {}, "d": torch.ones(2)}},
+        {"a": {"b": torch.ones(2), "c": {"d": torch.ones(2)}}},
+    ]
+    values += [
+        {"x": torch.ones(2)},
+        {"x": torch.ones(1, 2)},
+        {"x": torch.ones(2, dtype=torch.int32)},
+        {"y": torch.ones(2)},
+    ]
+    short = [encoded(value, 7) for value in values]
+    monkeypatch.setattr(encoding, "_by_plan", lambda *_: None)
+    assert short == [encoded(value, 7) for value in values]
+
+
+def test_plans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_MOST_PLANS", 5)
+    encoding._plans.clear()
+    for n in range(1, 20):
+        encoded({"x": torch.ones(n)}, 7)
+    assert 0 < len(encoding._plans) <= 5
 
 
 def test_the_short_way_is_taken() -> None:
     record = encoding.Record(1, b"", [], 0)
-    assert encoding._Usual.block(VALUES["with numbers"], "maps", record) is not None
+    assert encoding._by_plan(VALUES["with numbers"], "maps", record) is not None
     assert record.nbytes == sum(t.nbytes for t in MAPS.values())

@@ -17,7 +17,7 @@ import xxhash
 
 from endoscope.pages import format, scalars
 from endoscope.pages.format import ALIGN, DTYPES, NAMES, Dtype, seal, to_json
-from endoscope.tensors import MAX_DEPTH
+from endoscope.tensors import MAX_DEPTH, tensors_in
 from endoscope.values import PerDatapoint, Summary, WholeBatch
 
 
@@ -34,7 +34,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Entry:
-    """One tensor as it will stand in the safetensors header; ``start`` counts from the record's first byte."""
+    """One tensor as it will stand in the safetensors header; ``start`` counts from its block's first byte."""
 
     path: str
     dtype: str
@@ -53,7 +53,8 @@ class Record:
     buffers: list[Any]
     """The tensors' bytes in file order, padding included; the arrays keep the tensors alive."""
     nbytes: int
-    entries: list[Entry] = field(default_factory=list)
+    blocks: list[tuple[int, Sequence[Entry]]] = field(default_factory=list)
+    """Where each block begins, counted from the record's first byte, and what it holds."""
 
     @property
     def indices(self) -> list[int]:
@@ -75,17 +76,17 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     blocks: dict[str, str] = {}
     failures: dict[str, str] = {}
     for name, value in outputs.items():
-        before = record.nbytes, len(record.buffers), len(record.entries)
+        before = record.nbytes, len(record.buffers), len(record.blocks)
         try:
-            block = _Usual.block(value, name, record) if count == 1 else None
+            block = _by_plan(value, name, record) if count == 1 else None
             if block is None:
                 encoder = _Encoder(count)
                 block = encoder.finish(encoder.encode(value, name, 0), record)
             blocks[name] = f"{_quoted(name)}:{block}"
         except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
             failures[name] = shortened(f"could not be stored: {type(e).__name__}: {e}")
-            record.nbytes, buffers, entries = before
-            del record.buffers[buffers:], record.entries[entries:]
+            record.nbytes, buffers, kept = before
+            del record.buffers[buffers:], record.blocks[kept:]
     while True:
         if failures:
             notes = {**notes, "failures": {**notes.get("failures", {}), **failures}}
@@ -111,106 +112,143 @@ def shortened(message: str, most: int = 1000) -> str:
 _PLAIN = frozenset((str, int, bool, type(None)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What all tensors of one dtype and shape have in common: their reference but for its place, their entry, size."""
-
-    reference: str
-    safetensors: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-@lru_cache(4096)
-def _form(dtype: torch.dtype, shape: tuple[int, ...]) -> _Form | None:
-    name = NAMES.get(dtype)
-    if name is None or dtype.is_complex or DTYPES[name].numpy is None or 0 in shape:
-        return None
-    reference = '{"$":"tensor","dtype":"%s","shape":%s,"at":%%d}' % (name, to_json(list(shape)))
-    return _Form(reference, DTYPES[name].safetensors, tuple(shape), math.prod(shape) * dtype.itemsize)
-
-
 _quoted = lru_cache(4096)(to_json)  # of names, which come again with every record
 
 
-class _Unusual(Exception):
-    """A value that only `_Encoder` can encode."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the blocks of a debugger have in common as long as it returns the same keys, dtypes and shapes."""
+
+    text: str
+    """The block as JSON, with places for where it begins, its checksum, and numbers and texts in their order."""
+    nbytes: int
+    padding: bytes | None
+    entries: tuple[Entry, ...]
 
 
-class _Usual:
+_plans: dict[tuple[Any, ...], _Plan | None] = {}
+_MOST_PLANS = 1000
+_TEXT, _INNER, _END = object(), object(), object()  # in the key of a plan
+
+
+def _by_plan(value: Any, name: str, record: Record) -> str | None:
     """The block of what most debuggers return, a dict, perhaps of dicts, with plain tensors of one dtype: the same that
-    `_Encoder` makes of it, in a third of its time."""
-
-    def __init__(self, record: Record) -> None:
-        self.start = record.nbytes
-        self.at = 0
-        self.dtype: torch.dtype | None = None
-        self.digest = xxhash.xxh3_64()
-        self.buffers: list[Any] = []
-        self.entries: list[Entry] = []
-
-    @classmethod
-    def block(cls, value: Any, name: str, record: Record) -> str | None:
-        """The block as JSON, its bytes added to the record; None when the value is not of the usual kind."""
-        if type(value) is not dict:
+    `_Encoder` makes of it, in a fraction of its time. Its bytes are added to the record. None for any other value.
+    """
+    if type(value) is not dict:
+        return None
+    key: list[Any] = [name]
+    tensors: list[torch.Tensor] = []
+    texts: list[str] = []
+    if not _described(value, key, tensors, texts, 1) or not tensors:
+        return None
+    known = tuple(key)
+    plan = _plans.get(known)
+    if plan is None:
+        if known not in _plans:
+            if len(_plans) >= _MOST_PLANS:
+                _plans.clear()
+            plan = _plans[known] = _planned(value, name)
+        if plan is None:
             return None
-        self = cls(record)
-        try:
-            text = self.members(value, name, 1)
-        except _Unusual:
-            return None
-        if self.dtype is None:
-            return None
-        at = self.at
-        if pad := -at % ALIGN:
-            self.buffers.append(bytes(pad))
-            self.entries.append(Entry("padding", "U8", (pad,), self.start + at, pad))
-        record.buffers += self.buffers
-        record.entries += self.entries
-        record.nbytes = self.start + at + pad
-        return '{"at":%d,"bytes":%d,"sum":"%s","value":%s}' % (self.start, at, self.digest.hexdigest(), text)
+    if len(tensors) == 1:
+        data = tensors[0].numpy()
+        sum = xxhash.xxh3_64_hexdigest(data.data)
+        record.buffers.append(data)
+    else:
+        digest = xxhash.xxh3_64()
+        for t in tensors:
+            data = t.numpy()
+            digest.update(data.data)
+            record.buffers.append(data)
+        sum = digest.hexdigest()
+    start = record.nbytes
+    record.nbytes = start + plan.nbytes
+    if plan.padding is not None:
+        record.buffers.append(plan.padding)
+    record.blocks.append((start, plan.entries))
+    return plan.text % (start, sum, *texts)
 
-    def members(self, value: dict[Any, Any], path: str, depth: int) -> str:
-        if "$" in value or depth > MAX_DEPTH:
-            raise _Unusual
-        found = []
-        for key, v in value.items():
-            if type(key) is not str:
-                raise _Unusual
-            kind = type(v)
-            if kind is torch.Tensor:
-                text = self.tensor(v, f"{path}/{key}")
-            elif kind is dict:
-                text = self.members(v, f"{path}/{key}", depth + 1)
-            elif kind is int or (kind is float and math.isfinite(v)):
-                text = repr(v)  # as JSON has it
-            elif kind is str or kind is Summary:
-                text = _quoted(v) if kind is str and len(v) < 100 else to_json(_Encoder(1).encode(v, path, depth))
+
+def _described(
+    value: dict[Any, Any], key: list[Any], tensors: list[torch.Tensor], texts: list[str], depth: int
+) -> bool:
+    """Take a dict apart into what its plan is known by, its tensors, and its other values as JSON; False for one that
+    only `_Encoder` can encode."""
+    if "$" in value or depth > MAX_DEPTH:
+        return False
+    for name, v in value.items():
+        if type(name) is not str:
+            return False
+        kind = type(v)
+        if kind is torch.Tensor:
+            if v.layout is not _STRIDED or not v.is_contiguous():
+                return False
+            key += (name, v.dtype, v.shape)
+            tensors.append(v)
+        elif kind is dict:
+            key += (name, _INNER)
+            if not _described(v, key, tensors, texts, depth + 1):
+                return False
+            key.append(_END)
+        else:
+            key += (name, _TEXT)
+            if kind is int or (kind is float and math.isfinite(v)):
+                texts.append(repr(v))  # as JSON has it
+            elif kind is str and len(v) < 100:
+                texts.append(_quoted(v))
+            elif kind is Summary:
+                texts.append(_summary(v.of))
             else:
                 encoder = _Encoder(1)
-                tree = encoder.encode(v, f"{path}/{key}", depth)
+                tree = encoder.encode(v, name, depth)
                 if encoder.parts:
-                    raise _Unusual
-                text = to_json(tree)
-            found.append(f"{_quoted(key)}:{text}")
+                    return False
+                texts.append(to_json(tree))
+    return True
+
+
+def _planned(value: dict[str, Any], name: str) -> _Plan | None:
+    """None where the layout is not simply that of the tensors one behind the other."""
+    entries: list[Entry] = []
+    dtypes: set[torch.dtype] = set()
+    at = 0
+
+    def members(value: dict[str, Any], path: str) -> str:
+        nonlocal at
+        found = []
+        for key, v in value.items():
+            if type(v) is dict:
+                text = members(v, f"{path}/{key}")
+            elif type(v) is torch.Tensor:
+                known = NAMES[v.dtype]
+                shape = to_json(list(v.shape)).replace("%", "%%")
+                text = f'{{"$":"tensor","dtype":"{known}","shape":{shape},"at":{at}}}'
+                entries.append(Entry(f"{path}/{key}", DTYPES[known].safetensors, tuple(v.shape), at, v.nbytes))
+                dtypes.add(v.dtype)
+                at += v.nbytes
+            else:
+                text = "%s"
+            found.append(f"{to_json(key).replace('%', '%%')}:{text}")
         return "{%s}" % ",".join(found)
 
-    def tensor(self, t: torch.Tensor, path: str) -> str:
-        dtype = t.dtype
-        form = _form(dtype, t.shape)
-        if form is None or t.layout is not torch.strided or not t.is_contiguous():
-            raise _Unusual
-        if self.dtype is None:
-            self.dtype = dtype
-        elif self.dtype is not dtype:  # the widest come first, and `_Encoder.finish` sorts them
-            raise _Unusual
-        data = t.numpy()
-        self.digest.update(data.data)
-        self.buffers.append(data)
-        self.entries.append(Entry(path, form.safetensors, form.shape, self.start + self.at, form.nbytes))
-        text = form.reference % self.at
-        self.at += form.nbytes
-        return text
+    if any(NAMES.get(t.dtype) is None or DTYPES[NAMES[t.dtype]].numpy is None for t in tensors_in(value)):
+        return None
+    text = members(value, name)
+    if len(dtypes) > 1 or any(dtype.is_complex for dtype in dtypes) or any(0 in e.shape for e in entries):
+        return None
+    if pad := -at % ALIGN:
+        entries.append(Entry("padding", "U8", (pad,), at, pad))
+    text = f'{{"at":%d,"bytes":{at},"sum":"%s","value":{text}}}'
+    return _Plan(text, at + pad, bytes(pad) if pad else None, tuple(entries))
+
+
+_STRIDED = torch.strided
+
+
+@lru_cache(256)
+def _summary(of: str) -> str:
+    return to_json(_Encoder(1).encode(Summary(of), "", 0))
 
 
 class _Encoder:
@@ -321,6 +359,7 @@ class _Encoder:
         if len(self.parts) > 1:
             self.parts.sort(key=lambda p: -min(ALIGN, p.dtype.torch.itemsize))
         start = record.nbytes
+        entries: list[Entry] = []
         at = 0
         shared = xxhash.xxh3_64()
         each = [xxhash.xxh3_64() for _ in range(self.count)] if any("batch" in p.ref for p in self.parts) else []
@@ -337,13 +376,14 @@ class _Encoder:
             if size:
                 record.buffers.append(p.bytes)
             shape = p.shape if p.dtype.safetensors != "U8" or p.dtype.torch is torch.uint8 else (size,)
-            record.entries.append(Entry(p.path, p.dtype.safetensors, shape + p.dtype.extra, start + at, size))
+            entries.append(Entry(p.path, p.dtype.safetensors, shape + p.dtype.extra, at, size))
             at += size
         text = f'"at":{start},"bytes":{at},"sum":"{shared.hexdigest()}"'
         if each:
             text += ',"sums":["%s"]' % '","'.join(d.hexdigest() for d in each)
         if pad := -at % ALIGN:
             record.buffers.append(bytes(pad))
-            record.entries.append(Entry("padding", "U8", (pad,), start + at, pad))
+            entries.append(Entry("padding", "U8", (pad,), at, pad))
+        record.blocks.append((start, entries))
         record.nbytes = start + at + pad
         return '{%s,"value":%s}' % (text, to_json(tree))

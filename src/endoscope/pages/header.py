@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from endoscope.errors import PageFormatError
 from endoscope.pages.encoding import Entry, Record
 from endoscope.pages.format import VERSION, to_json
 
+Blocks = Sequence[tuple[int, Sequence[Entry]]]
+"""What a record holds: see `Record.blocks`."""
 
-def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) -> bytes:
-    """The first ``data_start`` bytes of a page: a safetensors header of (label, entry, the record's file offset)."""
+
+def encode_header(records: Iterable[tuple[str, Blocks, int]], data_start: int) -> bytes:
+    """The first ``data_start`` bytes of a page: a safetensors header of (label, blocks, the record's file offset)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "endoscope_page": str(VERSION)}}
     taken: dict[str, int] = {}
-    for label, e, at in entries:
+    for label, e, at in (
+        (label, e, at + start) for label, blocks, at in records for start, each in blocks for e in each
+    ):
         base = name = f"{label}/{e.path}".encode(errors="replace").decode()  # safetensors refuses lone surrogates
         while name in header:
             taken[base] = taken.get(base, 1) + 1
@@ -29,11 +35,13 @@ def encode_header(entries: Sequence[tuple[str, Entry, int]], data_start: int) ->
 
 def header_bytes(record: Record, label: str) -> int:
     """At most how many header bytes a record will take."""
-    total = 0
-    for e in record.entries:  # escapes can double ASCII text, and make twelve bytes of another character
-        path = len(e.path) * (2 if e.path.isascii() and e.path.isprintable() else 12)
-        total += path + len(label) + 16 * len(e.shape) + 96
-    return total
+    return sum(_header_bytes(e.path, len(e.shape)) + len(label) for _, each in record.blocks for e in each)
+
+
+@lru_cache(4096)
+def _header_bytes(path: str, dimensions: int) -> int:
+    # Escapes can double ASCII text, and make twelve bytes of another character.
+    return len(path) * (2 if path.isascii() and path.isprintable() else 12) + 16 * dimensions + 96
 
 
 def label(idx: int | list[int]) -> str:

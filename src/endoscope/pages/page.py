@@ -85,7 +85,7 @@ class Page:
         self.records = self.dropped = 0
         self.size = 512  # the first and the closing line
         self.header_size = 512  # what the header holds besides the records' entries
-        self._entries: list[tuple[str, encoding.Entry, int]] = []
+        self._headed: list[tuple[str, header.Blocks, int]] = []
         self._synced = data_start
         self.indices: list[int] = []
         self.counts: list[int] = []
@@ -162,8 +162,8 @@ class Page:
 
     def _account(self, held: Sequence[Held]) -> None:
         for record, line, dropped in held:
-            label = header.label(record.idx)
-            self._entries += [(label, e, self._end) for e in record.entries]
+            if record.blocks:
+                self._headed.append((header.label(record.idx), record.blocks, self._end))
             self.indices += record.indices
             self.counts.append(len(record.indices))
             self._end += record.nbytes
@@ -198,7 +198,7 @@ class Page:
             if not self._broken:
                 if self._end == self.data_start:  # no tensor: the file must still be as long as its header
                     os.ftruncate(self._data, self.data_start)
-                head = header.encode_header(self._entries, self.data_start)
+                head = header.encode_header(self._headed, self.data_start)
                 done = 0
                 while done < len(head):
                     done += os.pwrite(self._data, head[done:], done)

@@ -103,7 +103,7 @@ class PickleSink:
         self._page: dict[int, Any] = {}
         self.unsaved = 0
 
-    def append(self, record: Captured, *, dropped: int) -> None:
+    def append(self, record: Captured) -> None:
         if self._page and self._size + record.nbytes > self.page_size:
             self._turn()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]

@@ -17,14 +17,16 @@ from endoscope.pages.encoding import Record, encode_record
 from endoscope.tensors import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Captured:
-    """A record as the debuggers gave it; a device may still be delivering its bytes."""
+    """A record as the debuggers gave it; a device may still be delivering its bytes. Nothing in it changes."""
 
     idx: int | list[int]
     outputs: Mapping[str, Snapshot]
     notes: Mapping[str, Any]
     nbytes: int
+    dropped: int = 0
+    """How many were dropped before it, because the queue was full."""
 
     def encode(self) -> Record:
         return encode_record(self.idx, self.values(), self.notes)
@@ -44,7 +46,7 @@ class PageSink(Protocol):
     unsaved: int
     """Records that stay in memory, also after `write`, until `flush` or a full page."""
 
-    def append(self, record: Captured, *, dropped: int) -> None:
+    def append(self, record: Captured) -> None:
         """Take one record. It may wait for `write`."""
 
     def write(self) -> list[Lost]:
@@ -69,10 +71,10 @@ class SafetensorsSink:
         self._catalogue = folder / page.catalogue_name(rank)
         self._lost: list[Lost] = []
 
-    def append(self, captured: Captured, *, dropped: int) -> None:
+    def append(self, captured: Captured) -> None:
         record = captured.encode()
-        if dropped:
-            record.body += b',"dropped":%d' % dropped
+        if captured.dropped:
+            record.body += b',"dropped":%d' % captured.dropped
         entries = header.header_bytes(record, header.label(record.idx))
         size = record.nbytes + len(record.body) + 128
         p = self._page
@@ -88,7 +90,7 @@ class SafetensorsSink:
             expected = entries * self.page_size // (size + entries)
             room = 512 + max(entries, min(expected, max(self._room, record.nbytes)))
             p = self._page = self._new_page(data_start=-(-room // 64) * 64)
-        p.append(record, dropped)
+        p.append(record, captured.dropped)
         p.header_size += entries
 
     def _new_page(self, data_start: int) -> page.Page:

@@ -49,14 +49,6 @@ class WriterClosed(PageError):
     """A record came after `PageWriter.close`."""
 
 
-@dataclass(slots=True)
-class _Queued:
-    """A record in the queue, and how many were dropped before it."""
-
-    record: Captured
-    dropped: int
-
-
 class _Flush:
     """A mark in the queue: everything before it has been dealt with."""
 
@@ -77,7 +69,7 @@ class PageWriter:
         self._sink = sink
         self._limit = queue_bytes
         self._on_full = on_full
-        self._queue: deque[_Queued | _Flush | None] = deque()
+        self._queue: deque[Captured | _Flush | None] = deque()
         self._lock = threading.RLock()  # the collector may close this writer on its own thread, wherever that is
         self._arrived, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._pending = 0  # bytes that were put and are not written
@@ -106,7 +98,6 @@ class PageWriter:
         if self.foreign:
             return False
         size = weight(outputs) + weight(notes)
-        item = Captured(idx, outputs, notes, size)
         with self._lock:
             if self._closed:
                 raise WriterClosed("this page writer is closed")
@@ -130,7 +121,7 @@ class PageWriter:
                     return False
                 self._thread = thread
             dropped, self._dropped_since = self._dropped_since, 0
-            self._queue.append(_Queued(item, dropped))
+            self._queue.append(Captured(idx, outputs, notes, size, dropped))
             self._pending += size
             self._queued += size
             if self._queued >= self._enough:
@@ -193,9 +184,9 @@ class PageWriter:
         finally:
             self._ended.set()
 
-    def _taken_out(self) -> deque[_Queued | _Flush | None]:
+    def _taken_out(self) -> deque[Captured | _Flush | None]:
         """Wait for records, and take out as many as are written together."""
-        items: deque[_Queued | _Flush | None] = deque()
+        items: deque[Captured | _Flush | None] = deque()
         size = 0
         with self._lock:
             while not self._queue:
@@ -205,21 +196,21 @@ class PageWriter:
             while self._queue and size < self._enough:
                 item = self._queue.popleft()
                 items.append(item)
-                size += item.record.nbytes if isinstance(item, _Queued) else 0
+                size += item.nbytes if isinstance(item, Captured) else 0
             self._queued -= size
             self._hurried = bool(self._queue)
         return items
 
-    def _write(self, items: deque[_Queued | _Flush | None]) -> bool:
+    def _write(self, items: deque[Captured | _Flush | None]) -> bool:
         """Deal with the items, which are let go of one by one; False after the last one of all."""
         taken = size = 0
         item = None
         while items:
             item = items.popleft()
-            if isinstance(item, _Queued):
-                size += item.record.nbytes
+            if isinstance(item, Captured):
+                size += item.nbytes
                 try:
-                    self._sink.append(item.record, dropped=item.dropped)
+                    self._sink.append(item)
                     taken += 1
                 except BaseException as e:  # noqa: BLE001  # whatever it is, the thread goes on and the user is told
                     self._failed(e, item.dropped)

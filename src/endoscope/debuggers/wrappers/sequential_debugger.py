@@ -158,8 +158,6 @@ class SequentialDebugger(BaseDebugger):
             return {}
         idx = datapoint_index(datapoint)
         seen, notes = self._captures.take()
-        if self._store.foreign:
-            self._tell("this process only inherited the debugger (fork): nothing is stored from it")
         if self._after:
             with self._captures.paused():
                 for name, debugger in self._after.items():
@@ -167,7 +165,8 @@ class SequentialDebugger(BaseDebugger):
             seen = {name: seen[name] for name in self.debuggers if name in seen}
         if "absent" in notes:
             self._tell_absent(notes)
-        self._store.put(idx, seen, notes)
+        if not self._store.put(idx, seen, notes) and self._store.foreign:
+            self._tell("this process only inherited the debugger (fork): nothing is stored from it")
         return HandedOut.of(seen)
 
     def _tell_absent(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
