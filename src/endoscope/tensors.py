@@ -162,7 +162,10 @@ def weight(value: Any) -> int:
     if kind is dict:  # first, and without a call for plain tensors: the training thread asks this of every record
         total = 200
         for v in value.values():
-            total += 128 + v.nbytes if type(v) is torch.Tensor and v.layout is _STRIDED else 64 + weight(v)
+            if type(v) is Snapshot:
+                total += 128 + weight(v.value)
+            else:
+                total += 128 + v.nbytes if type(v) is torch.Tensor and v.layout is _STRIDED else 64 + weight(v)
         return total
     if kind is Snapshot or kind is WholeBatch:
         return 64 + weight(value.value)

@@ -35,11 +35,12 @@ MAX_CALLS_OF_A_PART = 1000
 class Window:
     """One forward: by debugger, the captures of each call, how many calls there were, and what went wrong."""
 
-    __slots__ = ("attached", "calls", "captures", "closed", "failures", "forwards", "handles", "reasons")
+    __slots__ = ("attached", "calls", "captures", "closed", "failures", "forwards", "handles", "once", "reasons")
 
     def __init__(self, attached: int, forwards: int) -> None:
         self.attached = attached  # which attaching of the hooks it belongs to: other threads keep theirs for a while
         self.forwards = forwards  # of the model since the last datapoint; 0 where only a part of it was called
+        self.once: dict[str, Snapshot] = {}  # of layers that were called once, as most are
         self.captures: dict[str, dict[int, Snapshot]] = {}
         self.calls: dict[str, int] = {}
         self.failures: dict[str, str] = {}
@@ -165,7 +166,7 @@ class Captures:
                     continue
                 result = guard.call(name, debugger, function, module, input, output)
                 if call == 1 and debugger.calls == "last" and type(result) is Snapshot and result.value is not None:
-                    window.captures[name] = {1: result}  # what `_keep` would do
+                    window.once[name] = result
                 else:
                     self._keep(window, name, debugger, call, result)
             for name, _ in backward:
@@ -177,6 +178,8 @@ class Captures:
                 window.failures[name] = self._guard.failed(name, e)
 
     def _keep(self, window: Window, name: str, debugger: Hooked, call: int, result: Snapshot | str) -> None:
+        if name in window.once:
+            window.captures[name] = {1: window.once.pop(name)}
         if isinstance(result, str):
             window.failures[name] = result
         elif result.value is None:
@@ -224,13 +227,14 @@ class Captures:
             window = Window(self._attached, 0)
         else:
             unseen = _NOT_RUN if window.calls else _NONE_RAN
+        once = window.once
+        if len(once) == len(self._debuggers) and window.forwards == 1:
+            return {name: once[name] for name in self._debuggers}, {}  # as usual
         outputs: dict[str, Snapshot] = {}
         for name, debugger in self._debuggers.items():
-            captures = window.captures.get(name)
+            captures = {1: once[name]} if name in once else window.captures.get(name)
             if captures is not None:
                 (outputs[name],) = captures.values() if debugger.calls == "last" else (_joined(captures),)
-        if len(outputs) == len(self._debuggers) and window.forwards == 1 and max(window.calls.values(), default=0) == 1:
-            return outputs, {}  # as usual
         notes: dict[str, dict[str, Any]] = {}
         absent = {
             n: self._guard.muted(n) or window.reasons.get(n) or (FUSED if self._fused(n, window) else unseen)

@@ -30,8 +30,8 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
         )
         raise DatapointError(f"datapoint without an index: {found}; {_EXPECTED}")
     idx = meta["idx"]
-    if type(idx) is int:
-        return _index(idx)
+    if type(idx) is list and len(idx) == 1:
+        return _index(idx[0])
     if isinstance(idx, (torch.Tensor, np.ndarray)):
         idx = idx.tolist()
     if not isinstance(idx, (list, tuple)):
@@ -44,10 +44,11 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
 
 
 def _index(value: Any) -> int:
-    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:  # of a list of them
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise DatapointError(f"meta_info.idx holds {type(value).__name__} {str(value)[:40]!r}; {_EXPECTED}")
+    if type(value) is not int:
+        if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:  # of a list of them
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise DatapointError(f"meta_info.idx holds {type(value).__name__} {str(value)[:40]!r}; {_EXPECTED}")
     if not -(1 << 63) <= value < 1 << 63:
         raise DatapointError(f"meta_info.idx {value} does not fit into 64 bits")
     return int(value)

@@ -97,7 +97,7 @@ class PageWriter:
         """Queue one record; False when it was dropped. Waits while the queue is full, unless ``on_full="drop"``."""
         if self.foreign:
             return False
-        size = weight(outputs) + weight(notes)
+        size = weight(outputs) + (weight(notes) if notes else 0)
         with self._lock:
             if self._closed:
                 raise WriterClosed("this page writer is closed")
