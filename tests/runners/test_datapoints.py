@@ -300,3 +300,14 @@ def test_class_names_of_a_dataset(dataset: Any, expected: Any) -> None:
     assert class_names(dataset) == expected
     part = torch.utils.data.Subset(torch.utils.data.Subset(dataset, [0]), [0])  # what random_split gives
     assert class_names(adapt(part)) == expected
+
+
+def test_class_names_of_joined_datasets() -> None:
+    join = torch.utils.data.ConcatDataset
+    assert class_names(join([Named(), torch.utils.data.Subset(Named(), [0])])) == ("a", "b")
+    assert class_names(adapt(join([join([Photos(), Photos()]), Photos()]))) == ("cat", "dog")
+    assert class_names(join([Named(), Photos()])) is None
+    assert class_names(join([Named(), Strange()])) is None
+    endless = join([Named()])
+    endless.datasets = [endless]
+    assert class_names(endless) is None

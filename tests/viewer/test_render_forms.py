@@ -179,6 +179,24 @@ def test_a_heatmap_lies_over_an_image_of_its_proportions() -> None:
         pixels(cam, about(14, 15), overlay=True)
 
 
+def test_a_mask_lies_over_the_input() -> None:
+    def about(height: int, width: int, section: str = "labels") -> About:
+        return About("mask", section, image=lambda: np.full((height, width, 3), 255, np.uint8))
+
+    mask = torch.arange(64).reshape(1, 8, 8) % 3
+    assert draw(mask, about(16, 16)).body["overlay"] is True
+    for other in (about(16, 15), About("mask", "labels"), about(16, 16, "inputs")):
+        assert "overlay" not in draw(mask, other).body
+    over, alone = pixels(mask, about(16, 16), overlay=True), pixels(mask, about(16, 16))
+    size = over.shape[0] // 8
+    for y, x in ((0, 0), (3, 5), (7, 7)):  # 55 % of the class's colour, the rest of the white image
+        colour = np.array(colours.category(int(mask[0, y, x])), float)
+        assert np.abs(over[y * size, x * size, :3] - (0.45 * 255 + 0.55 * colour)).max() <= 1
+    assert (alone != over).any()
+    with pytest.raises(ValueError, match="no image that this mask lies over"):
+        pixels(mask, about(16, 15), overlay=True)
+
+
 def test_attention_has_its_tokens_where_they_fit() -> None:
     weights = softmaxed(1, 2, 3, 3)
     body = draw(weights, About("attention", tokens=["a", "<b>", "c"])).body
@@ -378,10 +396,21 @@ def test_what_cannot_draw_is_refused_when_it_is_registered() -> None:
         unregister("spectrum")
 
 
+SHEET = {"columns": 2, "rows": 1, "tile": [8, 8], "shown": 2, "of": 2}
+LACKS = "ValueError: the body of the form 'channels' lacks 'of'"
+NO_SHEET = "ValueError: 'columns', 'rows', 'shown' and 'of' need to be 1 or more, and 'tile' a width and a height"
 WRONG_BODIES: list[tuple[Form, Any, str]] = [
     ("table", {"columns": ["a"]}, "ValueError: the body of the form 'table' lacks 'rows'"),
     ("table", {"columns": ["a"], "rows": [1]}, "ValueError: each one of 'rows' needs to be a list"),
     ("line", {"series": [[1.0, 2.0]]}, "ValueError: each one of 'series' needs a list 'values'"),
+    (
+        "channels",
+        {"columns": 2, "rows": 1, "tile": [8, 8], "shown": 2},
+        "ValueError: the body of the form 'channels' lacks 'of'",
+    ),
+    ("channels", {**SHEET, "columns": 0}, NO_SHEET),
+    ("attention", {**SHEET, "tile": [8]}, NO_SHEET),
+    ("attention", {**SHEET, "tile": 64}, "TypeError: 'tile' in the body of the form 'attention' is int"),
     ("text", {"text": 3}, "TypeError: 'text' in the body of the form 'text' is int"),
     ("scalar", None, "TypeError: body() gave NoneType, expected a dict"),
 ]

@@ -10,6 +10,7 @@ from tests.viewer import runs
 from tests.viewer.asgi import Client
 from tests.viewer.listing import client_of, ids, listed, stamp
 
+from endoscope.runs.fields import Direction
 from endoscope.viewer import runs_api
 from endoscope.viewer.library import Library
 
@@ -36,12 +37,44 @@ def test_a_training_is_listed_with_what_it_has(tmp_path: Path) -> None:
             {"epoch": 1, "scores": True, "outputs": True, "debugger": True},
             {"epoch": 2, "scores": True, "outputs": True, "debugger": True},
         ],
-        "metrics": [{"name": "loss", "direction": "lower"}, {"name": "accuracy", "direction": "higher"}],
+        "metrics": [
+            {"name": "loss", "label": "loss", "direction": "lower"},
+            {"name": "accuracy", "label": "accuracy", "direction": "higher"},
+        ],
         "datapoints": 12,
         "class_names": ["cat", "dog", "ship"],
         "size": size,
         "problems": [],
     }
+
+
+def test_newest_scores_that_cannot_be_read_count_as_none(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a", epochs=4)
+    for epoch in (0, 2, 3):
+        (folder / f"epoch_{epoch}" / "validation_scores.json").write_text("damaged")
+    (run,) = client_of(tmp_path).get("/api/runs").json["runs"]
+    assert [one["scores"] for one in run["epochs"]] == [True, True, False, False]  # older ones are not looked into
+    assert run["datapoints"] == 12
+    (folder / "epoch_1" / "validation_scores.json").write_text("damaged")
+    (run,) = client_of(tmp_path).get("/api/runs").json["runs"]
+    assert [one["scores"] for one in run["epochs"]] == [False] * 4
+    assert (run["datapoints"], run["metrics"]) == (None, [])
+
+
+def test_scores_of_classes_are_called_by_their_names(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a", by_class=["iou"])
+    names = ["iou/0", "iou/2", "iou/7", "other/0"]
+    directions: dict[str, Direction] = dict.fromkeys(names, "higher")
+    runs.write_table(folder / "epoch_2", {0: dict.fromkeys(names, 0.5)}, epoch=2, directions=directions)
+    client = client_of(tmp_path)
+    (run,) = client.get("/api/runs").json["runs"]
+    labels = {"iou/0": "iou/cat", "iou/2": "iou/ship", "iou/7": "iou/7", "other/0": "other/0"}
+    assert {one["name"]: one["label"] for one in run["metrics"]} == labels
+    scores = client.get("/api/datapoint", run=run["id"], epoch=2, dp=0).json["scores"]
+    assert {one["name"]: one["label"] for one in scores} == labels
+    (curves,) = client.get("/api/curves", run=run["id"]).json["runs"]
+    told = {one["name"]: one["label"] for one in curves["series"]}
+    assert labels.items() <= told.items()
 
 
 def test_an_evaluation_has_one_epoch(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.viewer import runs
-from tests.viewer.test_values_api import Viewer
+from tests.viewer.api import Viewer
 
 from endoscope.runs import Run
 from endoscope.viewer.render import colours

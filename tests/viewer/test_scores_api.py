@@ -27,6 +27,8 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
     alone = client.get("/api/map", run=bad, epoch=1)
     assert (alone.status, alone.json["indices"], alone.json["metric"]) == (200, [], None)
     assert any("epoch_1/validation_scores.json" in problem for problem in listed(client)["damaged"]["problems"])
+    asked = client.get("/api/map", run=bad, epoch=1, metric="loss")
+    assert (asked.status, asked.json["error"]["message"]) == (404, "no scores of this epoch can be read")
 
 
 # ---------------------------------------------------------------- stamp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,28 @@ def test_pages_are_counted_and_sizes_add_up(tmp_path: Path) -> None:
     assert found["bytes"] == sum(one["bytes"] for one in (*found["folders"], *found["files"]))
     assert {"run.json", "epoch_0/validation_scores.json"} <= {one["name"] for one in found["files"]}
     assert found["problems"] == []
+
+
+def test_what_capturing_cost_is_told_by_the_validations_with_it_and_without(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a", epochs=5)
+    progress = json.loads((folder / "progress.json").read_text())
+    for epoch, seconds in zip(progress["epochs"], (1.0, 3.0, 7.0, 4.0, 5.0), strict=True):
+        epoch["val_s"] = seconds
+    (folder / "progress.json").write_text(json.dumps(progress))
+    assert storage(folder)["cost"] == {
+        "captured": {"epochs": 4, "median_s": 4.5},
+        "others": {"epochs": 1, "median_s": 1.0},
+    }
+    shutil.rmtree(folder / "epoch_0")
+    shutil.rmtree(folder / "epoch_1" / "debugger")
+    found = storage(folder)["cost"]
+    assert found == {"captured": {"epochs": 3, "median_s": 5.0}, "others": {"epochs": 2, "median_s": 2.0}}
+
+
+def test_a_run_without_times_or_debug_outputs_has_no_cost(tmp_path: Path) -> None:
+    assert storage(runs.evaluation(tmp_path / "a"))["cost"] is None
+    folder = runs.training(tmp_path / "b", epochs=1)
+    assert storage(folder)["cost"] is None
 
 
 def test_several_pages_of_one_folder_are_told_one_by_one(tmp_path: Path) -> None:

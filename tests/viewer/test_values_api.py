@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tests.viewer import runs
-from tests.viewer.asgi import Answer, Client, entered
+from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
 from endoscope.pages.reader import DebugOutputs
-from endoscope.runs import Run
 from endoscope.values import per_datapoint
-from endoscope.viewer import neighbours, values_api
-from endoscope.viewer.app import create_app
+from endoscope.viewer import compare_api
 from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.library import Library
 from endoscope.viewer.render import About, Renderer, register, unregister
-
-TOKEN = "the-token"
-
-
-class Viewer:
-    """A client, and the ids of the runs it may ask for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.library = Library([folder])
-        self.client: Client = entered(create_app(self.library, token=TOKEN), TOKEN)
-        self.ids = [entry.id for entry in self.library.entries()]
-
-    def get(self, what: str, **query: Any) -> Any:
-        answer = self.ask(what, **query)
-        assert answer.status == 200, answer.text
-        return answer.json
-
-    def ask(self, what: str, **query: Any) -> Answer:
-        return self.client.get(f"/api/{what}", **{"run": self.ids[0], **query})
-
-    def items(self, **query: Any) -> dict[tuple[str | None, str], Any]:
-        told = self.get("datapoint", **query)
-        return {(item["debugger"], item["name"]): item for section in told["sections"] for item in section["items"]}
-
-    def pixels(self, src: str) -> np.ndarray:
-        answer = self.client.get(src)
-        assert answer.status == 200, answer.text
-        assert answer.header("content-type") == "image/png"
-        return np.asarray(Image.open(io.BytesIO(answer.body)).convert("RGBA"))
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    runs.training(folder / "digits")
-    return folder
-
-
-@pytest.fixture
-def viewer(root: Path) -> Viewer:
-    return Viewer(root)
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Viewer:
-    runs.training(tmp_path / "a")
-    runs.evaluation(tmp_path / "b")
-    return Viewer(tmp_path)
-
-
-def run_of(viewer: Viewer, which: int = 0) -> Run:
-    return viewer.library.run(viewer.ids[which])
 
 
 # ---------------------------------------------------------------- /api/datapoint
@@ -396,153 +338,6 @@ def test_nan_is_the_worst_and_the_first_epoch_has_no_change(viewer: Viewer) -> N
     assert viewer.ask("worst", metric="nothing").status == 404
 
 
-# ---------------------------------------------------------------- /api/time
-def test_one_value_through_time(viewer: Viewer) -> None:
-    item = viewer.items(epoch=1, dp=4)["features", "feature_map"]["id"]
-    told = viewer.get("time", dp=4, item=item)
-    assert (told["item"], told["name"], told["note"]) == (item, "feature_map", None)
-    assert [one["epoch"] for one in told["epochs"]] == [1, 2]
-    assert told["epochs"][0]["difference"] is None
-    run = run_of(viewer)
-    a, b = (run.epoch(k).debugger[4]["features"]["feature_map"].double() for k in (2, 1))  # type: ignore[union-attr,index]
-    d = (a - b).abs()
-    d = d[torch.isfinite(d)]
-    step = told["epochs"][1]["difference"]
-    assert step["mean_abs"] == pytest.approx(d.mean().item())
-    assert step["max_abs"] == pytest.approx(d.max().item())
-    assert step["over"] == "159 of 160 values, where both are finite"
-    assert viewer.pixels(step["src"]).shape[1] > 100
-
-
-def test_inputs_and_texts_through_time(viewer: Viewer) -> None:
-    found = viewer.items(epoch=1, dp=4)
-    text = viewer.get("time", dp=4, item=found["text", "caption"]["id"])
-    assert [one["difference"] for one in text["epochs"]] == [None, None]
-    same = viewer.get("time", dp=4, item=found[None, "inputs"]["id"])
-    assert same["epochs"][1]["difference"]["max_abs"] == 0.0
-
-
-def test_only_the_last_epochs_are_shown_and_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values_api, "MOST_EPOCHS", 1)
-    told = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
-    assert [one["epoch"] for one in told["epochs"]] == [2]
-    assert told["note"] == "the last 1 of 2 captured epochs"
-
-
-# ---------------------------------------------------------------- /api/compare
-def relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float(torch.dist(a, b) / ((a.norm() + b.norm()) / 2))
-
-
-def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=2, dp=4)
-    assert (told["left"]["epoch"], told["right"]["epoch"], told["problem"]) == (2, 1, None)
-    distances = [layer["distance"]["relative_l2"] for layer in told["layers"] if layer["distance"]]
-    assert distances == sorted(distances, reverse=True)
-    assert [layer["distance"] is None for layer in told["layers"]] == sorted(
-        layer["distance"] is None for layer in told["layers"]
-    )
-    run = run_of(viewer)
-    sides = [run.epoch(k).debugger[4] for k in (2, 1)]  # type: ignore[union-attr,index]
-    checked = 0
-    for layer in told["layers"]:
-        if layer["debugger"] in ("head", "encoder", "video", "attention", "gradcam") and layer["distance"]:
-            a, b = (side[layer["debugger"]][layer["name"]] for side in sides)
-            a, b = (torch.as_tensor(x).double().flatten() for x in (a, b))
-            assert layer["distance"]["relative_l2"] == pytest.approx(relative(a, b), rel=1e-6)
-            cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
-            assert layer["distance"]["cosine"] == pytest.approx(cosine, rel=1e-6)
-            checked += 1
-            if layer["src"]:
-                viewer.pixels(layer["src"])
-    assert checked == 5
-    chosen = viewer.get("compare", mode="epochs", epoch=1, dp=4, other=2)
-    assert chosen["right"]["epoch"] == 2
-
-
-def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=1, dp=4)
-    assert (told["right"], told["layers"]) == (None, [])
-    assert told["problem"].startswith("No earlier epoch kept outputs")
-
-
-def test_a_datapoint_in_two_runs(two: Viewer) -> None:
-    told = two.get("compare", mode="runs", run=two.ids, epoch=1, dp=4)
-    assert [told[side]["run"] for side in ("left", "right")] == two.ids
-    assert (told["left"]["epoch"], told["right"]["epoch"]) == (1, "eval")
-    assert len(told["layers"]) > 5
-    alone = two.get("compare", mode="runs", epoch=1, dp=4)
-    assert alone["problem"] == "Choose two runs to see this datapoint in both."
-
-
-def test_the_nearest_success_is_the_one_with_the_nearest_outputs(viewer: Viewer) -> None:
-    epoch = run_of(viewer).epoch(2)
-    assert epoch is not None and epoch.outputs is not None
-    rows = runs.usual_rows(2)
-    worst = min(rows, key=lambda k: (-rows[k]["loss"], k))
-    mine = epoch.outputs[worst]["outputs"].double()
-    alike = [k for k in rows if k % 3 == worst % 3 and k != worst]
-    nearest = min(alike, key=lambda k: (torch.dist(mine, epoch.outputs[k]["outputs"].double()).item(), k))  # type: ignore[index]
-    told = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss")
-    assert told["right"]["dp"] == nearest
-    assert told["left"]["label"] == told["right"]["label"]
-    assert (
-        told["note"]
-        == f"The outputs nearest to this datapoint's, of 3 successes with the label {told['left']['label']!r}."
-    )
-    chosen = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss", other=1)
-    assert chosen["right"]["dp"] == 1
-
-
-def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 6)
-    told = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
-    assert "successes" in (told["note"] or told["problem"])
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 1000)
-    monkeypatch.setattr(neighbours, "CANDIDATES", 1)
-    note = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
-    assert note.endswith("of 1 successes with the label 'cat', from 3 of 10 successes.")  # 1, 2 and 3, which is enough
-
-
-def labelled(folder: Path, labels: Any, outputs: torch.Tensor, **about: Any) -> Viewer:
-    """A run with one epoch whose datapoint 0 is the only failure."""
-    indices = [*range(len(outputs))]
-    runs.write_about(folder / "run", **about)
-    inputs = {**runs.inputs_of(indices), "labels": labels}
-    runs.write_pages(folder / "run" / "datapoints", {tuple(indices): inputs})
-    runs.write_pages(folder / "run" / "epoch_0" / "outputs", {tuple(indices): {"outputs": outputs}})
-    rows = {k: {"loss": 9.0 if k == 0 else 0.1 * k} for k in indices}
-    runs.write_table(folder / "run" / "epoch_0", rows, epoch=0)
-    return Viewer(folder)
-
-
-def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Path) -> None:
-    targets = torch.tensor([[2.0], [9.0], [2.5], [-7.0], [3.0]])
-    viewer = labelled(tmp_path, targets, torch.rand(5, 1), class_names=None)
-    told = viewer.get("compare", mode="success", dp=0)
-    assert told["right"]["dp"] == 2
-    assert told["note"] == "The label nearest to this datapoint's, of 4 successes."
-    assert viewer.get("datapoint", dp=0)["prediction"] is None
-
-
-def test_the_nearest_success_of_a_segmentation_has_the_mask_most_alike(tmp_path: Path) -> None:
-    masks = torch.zeros(4, 8, 8, dtype=torch.int64)
-    masks[1:, :4] = 2
-    masks[3, :] = 0
-    masks[3, 0, 0] = 1
-    viewer = labelled(tmp_path, masks, torch.rand(4, 3, 8, 8))
-    assert viewer.get("compare", mode="success", dp=0)["right"]["dp"] == 3
-
-
-def test_labels_without_numbers_have_no_nearest(tmp_path: Path) -> None:
-    viewer = labelled(
-        tmp_path, per_datapoint(["a story", "another one", "a third"]), torch.rand(3, 1), class_names=None
-    )
-    told = viewer.get("compare", mode="success", dp=0)
-    assert told["right"] is None
-    assert "no label in numbers" in told["problem"]
-
-
 def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_path: Path) -> None:
     masks = torch.randint(0, 3, (2, 8, 8), generator=torch.Generator().manual_seed(1))
     outputs = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
@@ -569,10 +364,6 @@ def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_p
     assert strip["epochs"][0]["item"]["renderer"] == "mask"
 
 
-def test_a_mode_that_is_none(viewer: Viewer) -> None:
-    assert viewer.ask("compare", mode="magic", dp=1).status == 400
-
-
 # ---------------------------------------------------------------- any run
 @pytest.mark.parametrize(
     "make", [runs.training, runs.evaluation, runs.live, runs.crashed, runs.killed, runs.damaged, runs.just_started]
@@ -581,7 +372,7 @@ def test_every_kind_of_run_answers_kindly(make: Callable[[Path], Path], tmp_path
     make(tmp_path / "run")
     viewer = Viewer(tmp_path)
     for what in ("datapoint", "worst", "compare"):
-        for mode in values_api.MODES:
+        for mode in compare_api.MODES:
             for epoch in ("", "0", "1", "eval"):
                 answer = viewer.ask(what, dp=3, epoch=epoch, mode=mode)
                 assert answer.status in (200, 404), answer.text

@@ -248,8 +248,9 @@ def adapt(
     return Datapoints(dataset, make=make, name=name)
 
 
-def class_names(dataset: Any) -> tuple[str, ...] | None:
-    """The names of a dataset's classes, where it has ``class_names`` or ``classes``, or the ``dataset`` in it does.
+def class_names(dataset: Any, depth: int = 0) -> tuple[str, ...] | None:
+    """The names of a dataset's classes, where it has ``class_names`` or ``classes``, or the ``dataset`` in it does, or
+    all of its ``datasets`` have the same.
 
     >>> class_names(torch.utils.data.Subset(dataset, range(100)))
     ('cat', 'dog')
@@ -259,6 +260,10 @@ def class_names(dataset: Any) -> tuple[str, ...] | None:
             names = getattr(dataset, name, None)
             if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
                 return tuple(names)
+        joined = getattr(dataset, "datasets", None)
+        if isinstance(joined, (list, tuple)) and joined:
+            found = {class_names(one, depth + 1) for one in joined} if depth < _WRAPPED_MOST else {None}
+            return found.pop() if len(found) == 1 else None
         dataset = getattr(dataset, "dataset", None)
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from endoscope.runs.files import (
 )
 from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
+from endoscope.runs.scores import score_label
 from endoscope.runs.status import Status, true_status
 from endoscope.runs.summary import summary_html
 
@@ -133,6 +134,12 @@ class Run:
         return newest.directions if newest is not None else {}
 
     # ---- what it has done
+    def score_labels(self, names: Iterable[str]) -> dict[str, str]:
+        """How these scores are called before people: those of single classes by the names of the classes."""
+        about = self.about
+        by_class = about.by_class or ()
+        return {name: score_label(name, by_class=by_class, class_names=about.class_names) for name in names}
+
     @property
     def progress(self) -> Progress:
         """What progress.json says; all of it empty when there is none, as in a short evaluation."""

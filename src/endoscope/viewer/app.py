@@ -19,7 +19,7 @@ from endoscope import __version__
 from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.runs import RunNotFoundError, layout
 from endoscope.runs.scores import ScoreNotFoundError
-from endoscope.viewer import runs_api, scores_api, storage_api, values_api
+from endoscope.viewer import compare_api, runs_api, scores_api, storage_api, values_api
 from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
 from endoscope.viewer.modules import imported
 from endoscope.viewer.read_ahead import ReadAhead
@@ -54,6 +54,7 @@ def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> S
         *scores_api.routes(library, ahead),
         *storage_api.routes(library),
         *values_api.routes(library),
+        *compare_api.routes(library),
     ]
     errors = _Errors(library)
     return Starlette(

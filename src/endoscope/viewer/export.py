@@ -262,7 +262,8 @@ class _Section:
             told += html.note(f"and {len(problems) - _MOST_PROBLEMS:,} problems more", "problem")
         scores = ""
         if self._table is not None and self._ranked is not None:
-            rows = [[name, value, self._table.directions.get(name)] for name, value in self._table.aggregated.items()]
+            found = self._table.aggregated.items()
+            rows = [[self._label(name), value, self._table.directions.get(name)] for name, value in found]
             scores = html.table([f"score, {_where(self._ranked)}", "value", "better"], rows[:100])
         return f"<section><h2>Run {text(_run_name(run))}</h2>{html.facts(said)}{scores}{told}</section>"
 
@@ -273,11 +274,11 @@ class _Section:
         for epoch in epochs[-_MOST_EPOCHS:]:
             table = epoch.scores
             for name, value in (table.aggregated if table is not None else {}).items():
-                series.setdefault(name, {})[epoch.number] = value
+                series.setdefault(self._label(name), {})[epoch.number] = value
             for name, losses in epoch.losses.items():
                 if len(losses):
                     with np.errstate(all="ignore"):
-                        series.setdefault(f"training {name}", {})[epoch.number] = float(losses.mean())
+                        series.setdefault(f"training {cell(name)}", {})[epoch.number] = float(losses.mean())
         if self._run.kind == "evaluation" or not series:
             return ""
         figures = "".join(self._curve(name, series[name]) for name in [*series][:_MOST_SERIES])
@@ -294,9 +295,12 @@ class _Section:
             values = [points[number] for number in numbers]
         last = f"epoch {numbers[0]} to {numbers[-1]}; last {html.shown(points[numbers[-1]])}"
         drawn = html.line(values, dots=len(values) <= 60)
-        return f"<figure><h3>{text(cell(name))}</h3>{drawn}<figcaption>{text(last)}</figcaption></figure>"
+        return f"<figure><h3>{text(name)}</h3>{drawn}<figcaption>{text(last)}</figcaption></figure>"
 
     # ---- score map
+    def _label(self, score: str) -> str:
+        return str(cell(self._run.score_labels([score])[score]))
+
     def _metric(self, table: ScoreTable) -> str | None:
         if self._wanted.metric is not None:
             return self._wanted.metric if self._wanted.metric in table.values else None
@@ -323,20 +327,22 @@ class _Section:
             return (
                 "<section><h2>Score map</h2><p>There are no scores of datapoints here that can be read.</p></section>"
             )
-        metric = str(self._metric(table))
+        metric = self._label(str(self._metric(table)))
         fails = column.fails()
+        finite = column.values[np.isfinite(column.values) & ~column.missing]
         said = {
-            "score": f"{cell(metric)}, {column.direction} is better",
+            "score": f"{metric}, {column.direction} is better",
             "of": _where(self._ranked),
             "datapoints": len(table.indices),
             "fail": f"{int(fails.sum()):,} (of the worst {ranking.PERCENTILE} %, and every NaN)",
+            "from": html.shown(float(finite.min())) + " to " + html.shown(float(finite.max())) if len(finite) else None,
             "NaN": int(column.nan.sum()),
+            "infinite": int(np.isinf(column.values[~column.missing]).sum()),
             "without the score": int(column.missing.sum()),
         }
-        drawn = html.score_map(column, fails, f"score map of {cell(metric)}")
-        explained = (
-            "One cell a datapoint, the worst first; failures have a dark corner, NaN is hatched, no score hollow."
-        )
+        drawn = html.score_map(column, fails, f"score map of {metric}")
+        explained = "One cell a datapoint, the worst first; failures have a dark corner, NaN is hatched, "
+        explained += "infinite violet, no score hollow."
         rows = []
         for at in column.worst_first()[: max(len(chosen), WORST)].tolist():
             if column.missing[at]:
@@ -345,7 +351,7 @@ class _Section:
             index = html.Link(one.idx, self._anchor(one.idx)) if one.idx in chosen else one.idx
             value = float(column.values[at])
             rows.append([index, value, "fails" if fails[at] else "", cell(one.label_text), _prediction(one)])
-        worst = html.table(["index", cell(metric), "", "label", "predicted"], rows)
+        worst = html.table(["index", metric, "", "label", "predicted"], rows)
         return (
             f"<section><h2>Score map</h2>{html.facts(said)}{drawn}{html.note(explained)}"
             f"<h3>Worst datapoints</h3>{worst}</section>"
@@ -381,7 +387,7 @@ class _Section:
         if table is not None and (places := np.flatnonzero(table.indices == at.idx).tolist()):
             for name, values in table.values.items():
                 if name not in table.missing or not table.missing[name][places[0]]:
-                    said[str(cell(name))] = float(values[places[0]])
+                    said[self._label(name)] = float(values[places[0]])
         return html.facts(said) if said else html.note(f"datapoint {at.idx} has no score in {_where(at.epoch)}")
 
     def _values(self, at: Datapoint, section: str) -> str:

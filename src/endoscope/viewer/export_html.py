@@ -21,6 +21,7 @@ from endoscope.viewer.render.registry import Body, Form
 from endoscope.viewer.render.sheets import ordinal
 
 MOST_CELLS = 50_000
+_CORNERED = 7  # pixels of a cell that has room for the corner of a failure
 """Cells of a score map picture."""
 _MOST_PICTURE = 400_000  # bytes of one picture
 _MOST_POINTS = 1000
@@ -84,7 +85,11 @@ def shown(value: Any) -> str:
     """A number or a text, not escaped."""
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.4g}" if math.isfinite(value) else "∞" if value > 0 else "−∞"
 
 
 def facts(of: Mapping[str, Any]) -> str:
@@ -148,15 +153,19 @@ def score_map(column: Column, fails: Bools, words: str) -> str:
         elif np.isnan(values[k]):
             hatched = np.add.outer(np.arange(inner), np.arange(inner)) % 4 < 2
             cell[hatched] = (*_tone("map-nan"), 255)
+        elif np.isinf(values[k]):
+            cell[:] = (*_tone("map-inf"), 255)
         else:
             cell[:] = (*colours[k], 255)
-        corner = max(3, inner // 3) if inner >= 7 else 0
+        corner = max(3, inner // 3) if inner >= _CORNERED else 0
         for y in range(corner if failing[k] else 0):
             cell[y, inner - corner + y :] = (28, 29, 31, 255)
     file = io.BytesIO()
     Image.fromarray(sheet).save(file, "PNG", compress_level=6)
     left_out = len(column.values) - len(order)
     said = note(f"the worst {MOST_CELLS:,} of {len(column.values):,} datapoints are drawn") if left_out > 0 else ""
+    if inner < _CORNERED and failing.any():
+        said += note(f"the cells are too small for corners: the first {int(failing.sum()):,} are the failures")
     return f"{_image(file.getvalue(), columns * size, rows * size, words)}{said}"
 
 

@@ -34,8 +34,8 @@ def nearest_success(
 ) -> Nearest:
     """The nearest success of a datapoint, or an explanation why there is none.
 
-    In a classification it has the same label and the outputs that are most alike. Elsewhere, as in a regression or a
-    segmentation, its label is the nearest.
+    In a classification it has the same label, is predicted to have it, and has the outputs that are most alike.
+    Elsewhere, as in a regression or a segmentation, its label is the nearest.
     """
     wrong = Datapoint(run, epoch, idx)
     table = epoch.scores
@@ -49,7 +49,7 @@ def nearest_success(
 
 
 def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
-    """Those with the same class as their label, by the distance of the outputs."""
+    """Those with the same class as their label, and predicted, by the distance of the outputs."""
     mine, kept = numbers_of(wrong.row), wrong.kept()["outputs"]
     if mine is None or wrong.label is None:
         return Nearest(None, "The outputs of this datapoint were not kept; choose the other one by its index.")
@@ -59,7 +59,7 @@ def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
     for other in looked_at:
         seen += 1
         one = wrong.beside(other)
-        if one.label != wrong.label:
+        if one.label != wrong.label or one.prediction is None or one.prediction.index != one.label:
             continue
         theirs = numbers_of(one.row)
         if theirs is not None and theirs.shape == mine.shape:
@@ -68,8 +68,8 @@ def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
             break
     name = wrong.class_text(wrong.label)
     if not alike:
-        return Nearest(None, f"None of the {len(looked_at):,} successes looked at has the label {name!r}.")
-    limits = f"of {len(alike):,} successes with the label {name!r}"
+        return Nearest(None, f"None of the {len(looked_at):,} successes looked at is rightly predicted to be {name!r}.")
+    limits = f"of {len(alike):,} successes rightly predicted to be {name!r}"
     if seen < good:
         limits += f", from {seen:,} of {good:,} successes"
     return Nearest(min(alike)[1], f"The outputs nearest to this datapoint's, {limits}.")

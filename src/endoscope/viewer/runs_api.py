@@ -145,8 +145,7 @@ class _Runs:
             "kind": run.kind,
             "status": status,
             "status_text": self._library.shown(_status_text(status, about, progress)),
-            "epochs": [_holds(epoch, there) for epoch in epochs],
-            **_newest(epochs, there),
+            **_scored(run, epochs, there),
             "class_names": list(about.class_names) if about.class_names is not None else None,
             "size": there.bytes if there.files else None,
             "last_write": there.last_write,
@@ -167,14 +166,19 @@ def _identity(path: str) -> tuple[int, ...] | None:
         return None
 
 
-def _newest(epochs: Sequence[Epoch], there: Footprint) -> dict[str, Any]:
-    """What takes the newest scores to know, of those that can be read."""
-    scored = (epoch for epoch in reversed(epochs) if _within(epoch) + scores_name(epoch) in there.files)
-    table = next((scores for epoch in scored if (scores := epoch.scores) is not None), None)
+def _scored(run: Run, epochs: Sequence[Epoch], there: Footprint) -> dict[str, Any]:
+    """The epochs, and what the newest scores say that can be read. Newer ones, which cannot, count as none."""
+    told = [_holds(epoch, there) for epoch in epochs]
+    table = None
+    for epoch, one in zip(reversed(epochs), reversed(told), strict=True):
+        if one["scores"] and (table := epoch.scores) is not None:
+            break
+        one["scores"] = False
     if table is None:
-        return {"metrics": [], "datapoints": None}
-    metrics = [{"name": name, "direction": table.directions[name]} for name in table.values]
-    return {"metrics": metrics, "datapoints": len(table.indices)}
+        return {"epochs": told, "metrics": [], "datapoints": None}
+    labels = run.score_labels(table.values)
+    metrics = [{"name": name, "label": labels[name], "direction": table.directions[name]} for name in table.values]
+    return {"epochs": told, "metrics": metrics, "datapoints": len(table.indices)}
 
 
 def _within(epoch: Epoch) -> str:

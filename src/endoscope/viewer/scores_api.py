@@ -80,8 +80,10 @@ class _Scores:
             if "mean" in one.loss:
                 losses.setdefault("loss", {}).setdefault(at, one.loss["mean"])
         directions = run.directions
+        labels = run.score_labels(scores)
         series = [_series(name, "score", directions.get(name), points) for name, points in scores.items()]
-        series += [_series(name, "loss", "lower", points) for name, points in losses.items()]
+        series = [{**one, "label": labels[one["name"]]} for one in series]
+        series += [{**_series(name, "loss", "lower", points), "label": name} for name, points in losses.items()]
         return {"id": entry.id, "name": entry.name, "series": series}
 
     # ---- map
@@ -261,5 +263,7 @@ def _direction(metric: str, tables: Sequence[ScoreTable | None]) -> Direction:
     if having:
         return having[0].directions[metric]
     known = [*dict.fromkeys(name for table in tables if table is not None for name in table.values)]
-    hint = f"There are {', '.join(known[:20])}." if known else "There are no scores yet."
+    if not known:
+        raise Refusal("no scores of this epoch can be read", hint="Another epoch may have some.", status=404)
+    hint = f"There are {', '.join(known[:20])}."
     raise Refusal(f"no datapoint has the score {clean(metric)[:80]!r}{closest(metric, known)}", hint=hint, status=404)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from statistics import median
 from typing import Any
 
 from starlette.requests import Request
@@ -45,7 +47,8 @@ class _Storage:
         problems = [self._library.shown(problem) for problem in run.problems]
         if not there.complete:
             problems.append("there are more files than are looked at; the sizes are those of the first ones")
-        return answer({"folders": folders, "files": others, "bytes": there.bytes, "problems": problems})
+        told = {"folders": folders, "files": others, "bytes": there.bytes, "cost": _cost(run, there)}
+        return answer({**told, "problems": problems})
 
     def _folder(self, run: Run, name: str, files: dict[str, File]) -> dict[str, Any]:
         outputs = _opened(run, name)
@@ -62,6 +65,18 @@ class _Storage:
             "damage": damage,
             "damaged": len(found),
         }
+
+
+def _cost(run: Run, there: Footprint) -> dict[str, Any] | None:
+    """How long a validation took, in the median, in epochs with debug outputs and in those without; None of no time."""
+    took: dict[bool, list[float]] = {True: [], False: []}
+    for epoch in run.progress.epochs:
+        if epoch.val_s is not None and math.isfinite(epoch.val_s):
+            took[f"{layout.epoch_folder(epoch.epoch)}/{layout.DEBUGGER}" in there.folders].append(epoch.val_s)
+    if not took[True]:
+        return None
+    told = {True: "captured", False: "others"}
+    return {told[k]: {"epochs": len(s), "median_s": median(s)} if s else None for k, s in took.items()}
 
 
 def _page_folders(run: Run, there: Footprint) -> list[str]:

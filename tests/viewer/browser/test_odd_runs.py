@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,46 @@ def test_damaged_run_shows_the_rest(viewer: Opener, served: Serve, tmp_path: Pat
     expect(opened.open("/storage").locator(".problems li").first).to_be_visible()
     # The browser's console tells that the damaged epoch, which the map asks for ahead, has no scores; nothing else.
     opened.errors = [error for error in opened.errors if "/api/map" not in error or "epoch=1" not in error]
+
+
+def test_newest_scores_that_cannot_be_read(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    """The newest that can be read are shown; of the others what was captured."""
+    folder = runs.training(tmp_path / "run")
+    (folder / "epoch_2" / "validation_scores.json").write_text("damaged")
+    opened = viewer(served(tmp_path))
+    page = opened.open("/map")
+    expect(page.locator("canvas")).to_have_attribute("data-epoch", "1")
+    page = opened.open("/map?epoch=2")
+    expect(page.locator("main")).to_contain_text("No scores of this epoch that can be read")
+    expect(page.locator("main")).to_contain_text("12 captured datapoints")
+    page = opened.open("/datapoint?epoch=2")
+    expect(page.locator("[data-debugger=features]")).to_have_count(1)
+    page = opened.open("/compare?epoch=2&mode=epochs")
+    expect(page.locator("article.layer").first).to_be_visible()
+
+
+def test_a_mask_is_seen_over_the_input_and_heads_are_turned_page_by_page(
+    viewer: Opener, served: Serve, tmp_path: Path
+) -> None:
+    folder = runs.training(tmp_path / "run", indices=[0, 1])
+    masks, attention = torch.zeros(2, 8, 8, dtype=torch.int64), torch.rand(2, 100, 4, 4).softmax(-1)
+    masks[:, 2:5, 3:] = 2
+    for name in ("datapoints", "epoch_2/debugger"):
+        shutil.rmtree(folder / name)
+    runs.write_pages(folder / "datapoints", {(0, 1): {"inputs": torch.rand(2, 3, 16, 16), "labels": masks}})
+    runs.write_pages(folder / "epoch_2" / "debugger", {(0, 1): {"attention": {"attention": attention}}})
+    page = viewer(served(tmp_path)).open("/datapoint?epoch=2&dp=1")
+    label = page.locator("[data-section=labels]")
+    expect(label.locator("figcaption")).to_have_text(["alone", "over the input"])
+    expect(label.locator(".classes")).to_contain_text("ship")
+    heads = page.locator("[data-debugger=attention]")
+    expect(heads).to_contain_text("64 of 100 heads")
+    heads.get_by_label("next heads").click()
+    expect(heads).to_contain_text("heads 64 to 99 of 100")
+    height = heads.locator("img").evaluate("img => img.decode().then(() => [img.naturalHeight, img.height])")
+    assert height[0] == height[1]
+    heads.get_by_label("enlarge a head").click(position={"x": 5, "y": 5})
+    expect(page.locator("dialog h2")).to_have_text("attention, head 64 (0 to 99)")
 
 
 def test_run_without_debugger(viewer: Opener, served: Serve, tmp_path: Path) -> None:

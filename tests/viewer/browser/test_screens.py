@@ -132,9 +132,9 @@ def test_python_is_shown_and_copied(viewer: Opener, address: str) -> None:
 def test_channel_is_enlarged_and_closed(first: Viewer) -> None:
     page = first.open("/datapoint?epoch=2&dp=4")
     page.locator("[data-debugger=features] button.over").first.click(position={"x": 10, "y": 10})
-    expect(page.locator("dialog h2")).to_contain_text("channel 0 of 10")
+    expect(page.locator("dialog h2")).to_contain_text("channel 0 (0 to 9)")
     page.get_by_role("button", name="next").click()
-    expect(page.locator("dialog h2")).to_contain_text("channel 1 of 10")
+    expect(page.locator("dialog h2")).to_contain_text("channel 1 (0 to 9)")
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_have_count(0)
 
@@ -156,6 +156,8 @@ def test_through_time_is_a_strip_with_differences(first: Viewer) -> None:
     assert "epoch=1" in page.url
     page.get_by_label("value to follow").select_option(index=0)
     expect(page.locator(".frame")).to_have_count(2)
+    page = first.open("/time?dp=4&epoch=0")  # before the first one that was captured
+    expect(page.locator('.frame[aria-current="true"]')).to_have_attribute("data-epoch", "1")
 
 
 @pytest.mark.parametrize("mode", ["success", "epochs", "runs"])
@@ -165,10 +167,25 @@ def test_side_by_side(first: Viewer, mode: str) -> None:
     expect(page.locator("[aria-label='what to compare'] [aria-pressed=true]")).to_have_count(1)
     expect(page.locator("article.layer").first).to_be_visible()
     expect(page.locator(".sidecard")).to_have_count(3)
+    expect(page.locator(".sidecard[data-dp] .inputs img")).to_have_count(2)
+    for picture in page.locator(".sidecard .inputs img").all():
+        assert picture.evaluate("img => img.decode().then(() => img.naturalWidth)") > 0
+
+
+def test_moving_onto_the_other_epoch_compares_with_another_one(first: Viewer) -> None:
+    page = first.open("/compare?mode=epochs&epoch=2&other=1&dp=4")
+    expect(page.locator(".sidecard[data-dp]").nth(1)).to_have_attribute("data-epoch", "1")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".sidecard[data-dp]").first).to_have_attribute("data-epoch", "1")
+    expect(page.locator(".sidecard[data-dp]").nth(1)).to_have_attribute("data-epoch", "2")
+    expect(page.locator(".notice:visible")).to_have_count(0)
 
 
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
-    expect(page.locator("details")).to_have_count(5)  # datapoints, and outputs and debugger of two epochs
+    expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
+    cost = "A validation took 0.500 s in 2 epochs with debug outputs, 0.500 s in 1 epoch without (median)."
+    expect(page.locator("main")).to_contain_text(cost)
+    expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()
     expect(page.locator("details[open] tbody tr")).to_have_count(1)

@@ -96,6 +96,40 @@ def test_theme_is_turned_and_remembered(first: Viewer) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
+def test_keys_work_after_the_slider_and_a_choice_with_the_mouse(first: Viewer) -> None:
+    page = first.open("/map?metric=loss&dp=4&epoch=2")
+    page.get_by_label("epoch", exact=True).click()
+    page.keyboard.press("f")
+    page.wait_for_url("**only=failures**")
+    page.get_by_label("metric", exact=True).focus()
+    page.keyboard.press("f")  # a choice by its first letter, not a shortcut
+    assert "only=failures" in page.url
+    page.get_by_label("metric", exact=True).dispatch_event("pointerdown")
+    page.get_by_label("metric", exact=True).select_option("accuracy")
+    page.keyboard.press("f")
+    page.wait_for_function("!location.search.includes('only')")
+
+
+def test_an_index_that_is_none_is_told_where_it_was_typed(first: Viewer) -> None:
+    page = first.open("/map?metric=loss&dp=4")
+    field = page.get_by_label("jump to a datapoint")
+    field.fill("three")
+    field.press("Enter")
+    assert field.evaluate("field => field.validationMessage") == "An index is a whole number."
+    field.fill("3")
+    assert field.evaluate("field => field.validationMessage") == ""
+    field.press("Enter")
+    page.wait_for_url("**dp=3**")
+
+
+def test_the_last_run_stays_ticked(first: Viewer) -> None:
+    page = first.open(f"/runs?run={run_id(first, 'second')}")
+    box = page.get_by_label("show second")
+    box.click()
+    expect(page.get_by_label("show second")).to_be_checked()
+    assert "second" in page.url
+
+
 def test_keys_do_nothing_while_one_types(first: Viewer) -> None:
     page = first.open("/map?metric=loss&dp=4")
     page.get_by_label("jump to a datapoint").fill("")

@@ -42,7 +42,7 @@ def test_through_time_of_a_chosen_run(first: Viewer) -> None:
 
 @pytest.mark.parametrize("mode", ["success", "epochs"])
 def test_side_by_side_of_the_run_of_the_datapoint(first: Viewer, mode: str) -> None:
-    page = first.open(f"/compare?mode={mode}&dp=11&epoch=2&metric=loss{both(first, 'second', 'first')}")
+    page = first.open(f"/compare?mode={mode}&dp=11&other=1&epoch=2&metric=loss{both(first, 'second', 'first')}")
     expect(page.locator("article.layer").first).to_be_visible()
     cards = page.locator(".sidecard[data-run]")
     expect(cards).to_have_count(2)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from endoscope.viewer.render import colours, pictures, sheets
-from endoscope.viewer.render.numbers import Array, Numbers
+from endoscope.viewer.render.numbers import Numbers
 from endoscope.viewer.render.pictures import Picture
 from endoscope.viewer.render.registry import About, Body, Renderer, View
 from endoscope.viewer.render.shapes import maps, matrix, unbatched
@@ -88,7 +88,7 @@ class HeatmapRenderer(MatrixRenderer):
         body = super().body(value, about)
         image = about.image()
         x = self._matrix(value)
-        if image is not None and lies_over(image, x):
+        if image is not None and pictures.lies_over(image, x.shape):
             body["overlay"] = True
         return body
 
@@ -96,28 +96,12 @@ class HeatmapRenderer(MatrixRenderer):
         alone = super().picture(value, about, view)
         if not view.overlay:
             return alone
-        image = about.image()
-        if image is None or not lies_over(image, self._matrix(value)):
+        image, x = about.image(), self._matrix(value)
+        if image is None or not pictures.lies_over(image, x.shape):
             raise ValueError("the input is no image that this map lies over")
-        return Picture(_over(image, self._matrix(value)))
-
-
-def lies_over(image: Array, x: Numbers) -> bool:
-    """Whether map and image have the same proportions."""
-    return bool(image.shape[0] * x.shape[1] == image.shape[1] * x.shape[0])
-
-
-def _over(image: Array, x: Numbers) -> Array:
-    step = pictures.step_for(x.shape, pictures.MOST_PIXELS)
-    heat = Picture(pictures.mapped(x.take(np.s_[::step, ::step]), sheets.span_of(x)[0]), colours.SEQUENTIAL).rgb()
-    factor = pictures.factor_for(image.shape[:2], 256)
-    below = pictures.enlarged(image, factor)
-    height, width = below.shape[:2]
-    if height % heat.shape[0] == 0 and width % heat.shape[1] == 0 and height // heat.shape[0] == width // heat.shape[1]:
-        above = pictures.enlarged(heat, height // heat.shape[0])
-    else:
-        above = pictures.resized(heat, height, width)
-    return pictures.blended(below, above)
+        step = pictures.step_for(x.shape, pictures.MOST_PIXELS)
+        heat = Picture(pictures.mapped(x.take(np.s_[::step, ::step]), sheets.span_of(x)[0]), colours.SEQUENTIAL).rgb()
+        return Picture(pictures.laid_over(image, heat))
 
 
 def _layout(x: Numbers) -> tuple[tuple[int, int], int, int]:

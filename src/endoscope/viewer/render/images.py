@@ -153,7 +153,9 @@ class MaskRenderer(Renderer):
         notes = [f"every {sheets.ordinal(step)} pixel"] if step > 1 else []
         notes += [f"{_MOST_CLASSES} of {len(present)} classes are listed"] if len(present) > _MOST_CLASSES else []
         size = {"width": width * factor, "height": height * factor, "factor": factor}
-        return {**size, "classes": classes, "note": "; ".join(notes) or None}
+        image = about.image() if about.section != "inputs" else None
+        over = {"overlay": True} if image is not None and pictures.lies_over(image, mask.shape) else {}
+        return {**size, **over, "classes": classes, "note": "; ".join(notes) or None}
 
     def picture(self, value: Any, about: About, view: View) -> Picture:
         mask = _mask(value)
@@ -162,6 +164,11 @@ class MaskRenderer(Renderer):
         classes = mask.take(np.s_[::step, ::step]).astype(np.int64)
         table = np.array([colours.category(k) for k in range(-1, 256)], np.uint8)
         rgb = table[classes + 1]
+        if view.overlay:
+            image = about.image()
+            if image is None or not pictures.lies_over(image, mask.shape):
+                raise ValueError("the input is no image that this mask lies over")
+            return Picture(pictures.laid_over(image, rgb))
         return Picture(pictures.enlarged(rgb, pictures.factor_for(classes.shape, 256)))
 
 

@@ -109,6 +109,21 @@ def blended(below: Array, above: Array, share: float = 0.55) -> Array:
     return np.rint(below * (1 - share) + above * share).astype(np.uint8)
 
 
+def lies_over(image: Array, shape: Sequence[int]) -> bool:
+    """Whether an image and a map of this height and width have the same proportions."""
+    return bool(image.shape[0] * shape[1] == image.shape[1] * shape[0])
+
+
+def laid_over(image: Array, above: Array) -> Array:
+    """A red, green, blue picture over an image of the same proportions, at the size at which the image is shown."""
+    below = enlarged(image, factor_for(image.shape[:2], 256))
+    height, width = below.shape[:2]
+    factor = height // above.shape[0]
+    if (above.shape[0] * factor, above.shape[1] * factor) == (height, width):
+        return blended(below, enlarged(above, factor))
+    return blended(below, resized(above, height, width))
+
+
 def resized(rgb: Array, height: int, width: int) -> Array:
     """A red, green, blue picture in another size, smoothly."""
     return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BILINEAR))

@@ -206,8 +206,12 @@ def _picture(renderer: Renderer, given: Any, about: About, view: View) -> Pictur
     return made
 
 
-_HOLDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+_Holds = dict[str, type | tuple[type, ...]]
+_SHEET: _Holds = {"columns": int, "rows": int, "tile": (list, tuple), "shown": int, "of": int}
+_HOLDS: dict[str, _Holds] = {
     "image": {"width": int, "height": int},
+    "channels": _SHEET,
+    "attention": _SHEET,
     "mask": {"width": int, "height": int, "classes": (list, tuple)},
     "heatmap": {"width": int, "height": int},
     "line": {"series": (list, tuple)},
@@ -231,12 +235,19 @@ def check_body(form: Form, body: Any) -> None:
             raise TypeError(f"{name!r} in the body of the form {form!r} is {type(body[name]).__name__}")
     if form == "line" and not all(isinstance(one, dict) and _is_list(one.get("values")) for one in body["series"]):
         raise ValueError("each one of 'series' needs a list 'values'")
+    if form in ("channels", "attention") and not _is_sheet(**{name: body[name] for name in _SHEET}):
+        raise ValueError("'columns', 'rows', 'shown' and 'of' need to be 1 or more, and 'tile' a width and a height")
     if form == "table" and not all(map(_is_list, body["rows"])):
         raise ValueError("each one of 'rows' needs to be a list")
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
+
+
+def _is_sheet(tile: Sequence[Any], **counts: int) -> bool:
+    sides = len(tile) == 2 and all(isinstance(side, int) for side in tile)
+    return sides and min(*tile, *counts.values()) >= 1
 
 
 class Problem(Renderer):

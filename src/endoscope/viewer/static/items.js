@@ -72,15 +72,15 @@ function note(item) {
   return item.body && item.body.note ? h("p.note", {}, item.body.note) : null;
 }
 
-function zoom(item, index, total) {
+function zoom(item, index, total, what) {
   const body = item.body;
   const image = h("img", { alt: "" });
   const title = h("h2", {});
-  const dialog = h("dialog", { "aria-label": `Channel of ${item.name}` });
+  const dialog = h("dialog", { "aria-label": `${what} of ${item.name}` });
   let at = index;
   const turn = (to) => {
     at = Math.min(total - 1, Math.max(0, to));
-    title.textContent = `${item.name}, channel ${at} of ${total}`;
+    title.textContent = `${item.name}, ${what} ${at} (0 to ${total - 1})`;
     image.alt = title.textContent;
     image.src = picture(body.src, { zoom: at });
     back.disabled = at === 0;
@@ -115,65 +115,71 @@ export function sheetSize(body) {
   return { width: columns * (tw + gap) - gap, height: rows * (th + gap) - gap };
 }
 
-function channels(item, { small, alt, side }) {
+// Many tiles in one picture, page by page; a click enlarges one.
+function sheet(item, { small, alt, side }, what) {
   const body = item.body;
   const { width, height } = sheetSize(body);
   if (small) return img(body.src, width, height, alt, side || 240);
   const image = h("img", { src: picture(body.src), width, height, alt });
-  const first = { page: 0 };
-  const text = h("span.mono", {}, ofText(body, "channels"));
+  let page = 0;
+  const text = h("span.mono", {}, ofText(body, what));
   const pages = Math.ceil(body.of / Math.max(1, body.shown));
   const turn = (to) => {
-    first.page = to;
-    image.src = picture(body.src, { page: to });
-    const from = to * body.shown;
+    page = to;
+    image.src = picture(body.src, { page });
+    const from = page * body.shown;
     const until = Math.min(body.of, from + body.shown);
-    text.textContent = `channels ${from} to ${until - 1} of ${body.of}`;
-    back.disabled = to === 0;
-    on.disabled = to === pages - 1;
+    image.height = sheetSize({ ...body, rows: Math.ceil((until - from) / body.columns) }).height;
+    text.textContent = `${what} ${from} to ${until - 1} of ${body.of}`;
+    back.disabled = page === 0;
+    on.disabled = page === pages - 1;
     announce(text.textContent);
   };
-  const back = h("button.small.icon", { "aria-label": "previous channels", disabled: true, onclick: () => turn(first.page - 1) }, "←");
-  const on = h("button.small.icon", { "aria-label": "next channels", onclick: () => turn(first.page + 1) }, "→");
+  const back = h("button.small.icon", { "aria-label": `previous ${what}`, disabled: true, onclick: () => turn(page - 1) }, "←");
+  const on = h("button.small.icon", { "aria-label": `next ${what}`, onclick: () => turn(page + 1) }, "→");
   const pick = (event) => {
     const box = image.getBoundingClientRect();
     const keyboard = event.clientX === 0 && event.clientY === 0;
-    const column = keyboard ? 0 : Math.floor(((event.clientX - box.left) / box.width) * body.columns);
-    const row = keyboard ? 0 : Math.floor(((event.clientY - box.top) / box.height) * body.rows);
-    const index = first.page * body.shown + row * body.columns + column;
-    if (index < body.of) zoom(item, index, body.of);
+    const columns = body.columns;
+    const rows = Math.ceil(Math.min(body.shown, body.of - page * body.shown) / columns);
+    const column = keyboard ? 0 : Math.floor(((event.clientX - box.left) / box.width) * columns);
+    const row = keyboard ? 0 : Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const index = page * body.shown + row * columns + column;
+    if (index < body.of) zoom(item, index, body.of, what.slice(0, -1));
   };
-  const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a channel of ${item.name}`, onclick: pick }));
+  const sprite = h("div.sprite", { style: { "min-height": `${height}px` } }, image, h("button.over", { "aria-label": `enlarge a ${what.slice(0, -1)} of ${item.name}`, onclick: pick }));
   return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, scale(body, item.stats))];
 }
 
-function attention(item, { small, alt, side }) {
+const channels = (item, how) => sheet(item, how, "channels");
+
+function attention(item, how) {
+  const drawn = sheet(item, how, "heads");
+  return how.small || !item.body.tokens ? drawn : [...drawn, words(item.body.tokens, "tokens")];
+}
+
+// A picture, and beside it the same over the input, where that is an image of the same proportions.
+function overInput(item, { alt, side }) {
   const body = item.body;
-  const { width, height } = sheetSize(body);
-  if (small) return img(body.src, width, height, alt, side || 240);
-  return [
-    h("img", { src: picture(body.src), width, height, alt }),
-    h("div.under", {}, h("span.mono", {}, ofText(body, "heads") || `${body.heads} heads`), scale(body, item.stats)),
-    body.tokens ? h("div.tokens", { role: "list", "aria-label": "tokens" }, body.tokens.map((t) => h("span", { role: "listitem" }, t))) : null,
-  ];
+  const alone = img(body.src, body.width, body.height, alt, side, body.factor);
+  if (!body.overlay) return alone;
+  const over = img(body.overlay, body.width, body.height, `${alt}, over the input`, side, body.factor);
+  return [h("figure", {}, alone, h("figcaption", {}, "alone")), h("figure", {}, over, h("figcaption", {}, "over the input"))];
 }
 
 function mask(item, { small, alt, side }) {
   const body = item.body;
-  const image = img(body.src, body.width, body.height, alt, side || 176, body.factor);
-  if (small) return image;
-  return h("div.pair", {}, image,
+  if (small) return img(body.src, body.width, body.height, alt, side || 176, body.factor);
+  return h("div.pair", {}, overInput(item, { alt, side: side || 176 }),
     h("div.classes", {}, (body.classes || []).map((c) =>
       h("span", {}, h("i.swatch", { style: { background: c.colour } }), c.name ?? c.index, h("span.faint.mono", {}, ` ${show(number(c.share) * 100)} %`)))));
 }
 
 function heatmap(item, { small, alt, side }) {
   const body = item.body;
-  const alone = img(body.src, body.width, body.height, alt, side || pictureSide(), body.factor);
-  if (small) return alone;
-  const over = body.overlay ? h("figure", {}, img(body.overlay, body.width, body.height, `${alt}, over the input`, pictureSide(), body.factor), h("figcaption", {}, "over the input")) : null;
+  if (small) return img(body.src, body.width, body.height, alt, side || pictureSide(), body.factor);
   return [
-    h("div.pair", {}, h("figure", {}, alone, over ? h("figcaption", {}, "alone") : null), over),
+    h("div.pair", {}, overInput(item, { alt, side: side || pictureSide() })),
     h("div.under", {}, scale(body, item.stats)),
     body.tokens ? words(body.tokens, "rows, from the top") : null,
   ];
@@ -260,8 +266,8 @@ const DRAW = {
 
 // The value alone. `small` leaves out what stands around it; `side` is the longest side of a picture, `span` what the
 // axis of a line must hold.
-export function drawBody(item, { small = false, side = null, epoch = null, span = null } = {}) {
-  const alt = `${item.name}${item.shape ? `, ${shape(item.shape)}` : ""}${epoch === null ? "" : `, epoch ${epoch}`}`;
+export function drawBody(item, { small = false, side = null, of = null, span = null } = {}) {
+  const alt = [item.name, item.shape ? shape(item.shape) : null, of].filter(Boolean).join(", ");
   const draw = DRAW[item.renderer];
   try {
     if (draw) return draw(item, { small, side, alt, span });

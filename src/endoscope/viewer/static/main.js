@@ -85,7 +85,7 @@ const app = {
 
   // The datapoints in the order of the map, as shown: all, or failures only. The same object while nothing has changed.
   async shown() {
-    if (!app.current.metric) return { positions: [], data: null, ...(await app.captured()) };
+    if (!app.current.scored) return { positions: [], data: null, ...(await app.captured()) };
     const only = app.selection.only === "failures";
     const data = await app.map();
     if (last === null || last.data !== data || last.only !== only) {
@@ -100,6 +100,11 @@ const app = {
   captured() {
     const { run, epoch } = app.current;
     return run && epoch !== null ? get("/api/captured", { run: run.id, epoch, n: MOST_CAPTURED }) : { indices: [], of: 0 };
+  },
+
+  // What a score is called: that of a class by the name of the class.
+  named(metric) {
+    return app.current.metrics.find((m) => m.name === metric)?.label ?? metric;
   },
 
   // The run whose datapoint is shown: the one that was asked for, or the first that has a score of it.
@@ -182,6 +187,7 @@ function buildFrame() {
   parts.help = h("button.icon", { "aria-label": "keyboard help", title: "keyboard (?)", onclick: help }, "?");
   parts.search = h("input", {
     type: "search", inputmode: "numeric", placeholder: "index", "aria-label": "jump to a datapoint by its index", style: { width: "88px" },
+    oninput: (event) => event.target.setCustomValidity(""),
     onkeydown: (event) => {
       if (event.key === "Enter") jump(event.target.value);
       if (event.key === "Escape") event.target.blur();
@@ -200,6 +206,10 @@ function openMenu(open) {
 app.toggleRun = (id, on) => {
   const ids = app.current.ids.filter((one) => one !== id);
   if (on) ids.push(id);
+  if (!ids.length) { // one is always shown
+    announce("One run is always shown: tick another one first.");
+    return show();
+  }
   const order = app.list.runs.map((run) => run.id);
   return app.go({ run: ids.sort((a, b) => order.indexOf(a) - order.indexOf(b)) });
 };
@@ -219,10 +229,10 @@ function updateFrame() {
     h("input", { type: "checkbox", data: { run: run.id }, checked: current.ids.includes(run.id), onchange: (event) => app.toggleRun(run.id, event.target.checked) }),
     h("span", {}, run.name), h("span.state", {}, run.status))));
   if (focused) parts.runList.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
-  const names = current.metrics.map((m) => m.name).join("\n");
+  const names = current.metrics.map((m) => `${m.name} ${m.label}`).join("\n");
   if (parts.metric.dataset.names !== names) {
     parts.metric.dataset.names = names;
-    replace(parts.metric, current.metrics.map((m) => h("option", { value: m.name }, `${m.name} (${better(m.direction)})`)));
+    replace(parts.metric, current.metrics.map((m) => h("option", { value: m.name }, `${m.label} (${better(m.direction)})`)));
   }
   parts.metric.value = current.metric || "";
   parts.metricControl.hidden = !current.metrics.length;
@@ -387,7 +397,8 @@ function stepEpoch(by) {
 async function jump(text) {
   const wanted = text.trim();
   if (!/^-?\d+$/.test(wanted)) {
-    announce("An index is a whole number.");
+    parts.search.setCustomValidity("An index is a whole number."); // the browser shows and reads it until it is changed
+    parts.search.reportValidity();
     return;
   }
   const changes = { dp: String(BigInt(wanted)) }; // a number would lose the last digits of a large index
@@ -396,6 +407,19 @@ async function jump(text) {
   parts.search.blur();
   await app.go(changes);
 }
+
+// Whether a key means something to the element that has the focus: text is typed, arrows move a slider or a choice.
+function takes(element, key) {
+  if (element.type === "range") return key.startsWith("Arrow");
+  return ["SELECT", "TEXTAREA"].includes(element.tagName) || (element.tagName === "INPUT" && element.type !== "checkbox");
+}
+
+let pointed = false; // whether the last thing done was done with a mouse or a finger
+document.addEventListener("pointerdown", () => (pointed = true), true);
+document.addEventListener("keydown", () => (pointed = false), true);
+document.addEventListener("change", (event) => {
+  if (event.target.tagName === "SELECT" && pointed) event.target.blur(); // letters are shortcuts again
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -406,9 +430,7 @@ document.addEventListener("keydown", (event) => {
     }
     return;
   }
-  const tag = event.target.tagName;
-  if (tag === "INPUT" && event.target.type !== "checkbox") return;
-  if (tag === "SELECT" || tag === "TEXTAREA" || document.querySelector("dialog[open]")) return;
+  if (takes(event.target, event.key) || document.querySelector("dialog[open]")) return;
   const act = {
     j: () => step(1), k: () => step(-1), ArrowRight: () => stepEpoch(1), ArrowLeft: () => stepEpoch(-1),
     f: () => app.go({ only: app.selection.only === "failures" ? null : "failures" }),

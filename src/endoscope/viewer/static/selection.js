@@ -55,7 +55,7 @@ export function settled(selection, current) {
 // What the selection means, given the runs there are: runs, epochs, the epoch and the metric in force.
 export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
-  let chosen = selection.run.map((id) => known.get(id)).filter(Boolean);
+  let chosen = [...new Set(selection.run)].map((id) => known.get(id)).filter(Boolean);
   const unknown = selection.run.filter((id) => !known.has(id));
   if (!chosen.length) {
     const scored = runs.filter((run) => run.epochs.some((e) => e.scores));
@@ -78,6 +78,7 @@ export function resolve(selection, runs) {
   for (const run of chosen) for (const m of run.metrics) if (!metrics.some((o) => o.name === m.name)) metrics.push(m);
   const metric = metrics.find((m) => m.name === selection.metric) || metrics[0] || null;
   const epoch = asked || last || null;
+  const isScored = (e) => e.scores && epoch !== null && (String(e.epoch) === epoch.epoch || e.epoch === "eval");
   return {
     runs: chosen,
     run: chosen[0] || null,
@@ -88,6 +89,7 @@ export function resolve(selection, runs) {
     follows: !asked,
     metrics,
     metric: metric ? metric.name : null,
+    scored: metric !== null && chosen.some((run) => run.epochs.some(isScored)), // whether the epoch has a score map
     direction: metric ? metric.direction : null,
     live: chosen.some((run) => run.status === "running"),
   };

@@ -20,7 +20,8 @@ function sideCard(app, side, mode) {
     h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
-    h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.name} `, h("b", {}, show(s.value, 4))))));
+    h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.label} `, h("b", {}, show(s.value, 4))))),
+    h("div.inputs", {}, side.inputs.length ? side.inputs.map((item) => h("div.item", { title: item.name }, drawBody(item, { small: true, side: 96, of: `datapoint ${side.dp}` }))) : h("p.faint", {}, side.inputs_problem || "no inputs were kept")));
 }
 
 function layer(one, largest) {
@@ -66,7 +67,7 @@ export function mount(root, app) {
     replace(otherOne, others.map((one) => h("option", { value: one.id }, one.name)));
     otherOne.value = chosen ? chosen.id : "";
     replace(otherControl, "with ", otherOne);
-    notice.hidden = asked === null || !chosen || chosen.id === asked;
+    notice.hidden = asked === null || !chosen || chosen.id === asked || asked === app.current.epoch; // it moved onto the other one
     notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${asked} is not there to compare with; ${chosen.name} is shown.`;
     return chosen ? chosen.id : null;
   }
@@ -85,6 +86,7 @@ export function mount(root, app) {
         let wanted = app.selection.other;
         let asked = run ? [run.id] : [];
         const captured = run ? run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch)) : [];
+        const elsewhere = captured.filter((e) => e !== "eval");
         notice.hidden = true;
         if (mode === "epochs") {
           const others = captured.filter((e) => e !== epoch).map((e) => ({ id: e, name: `epoch ${e}` }));
@@ -112,7 +114,7 @@ export function mount(root, app) {
           h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
             answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing beside it")), h("p.soft", {}, answer.problem))),
           answer.problem && answer.right ? h("p.soft", {}, answer.problem) : null,
-          answer.problem && captured.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", captured.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
+          answer.problem && elsewhere.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", elsewhere.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
           answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
       } catch (error) {
         if (!late()) replace(body, failure(error));

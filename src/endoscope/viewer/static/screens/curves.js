@@ -12,7 +12,7 @@ function grouped(runs) {
   runs.forEach((run, i) => {
     for (const one of run.series) {
       const id = `${one.kind} ${one.name}`;
-      if (!groups.has(id)) groups.set(id, { name: one.name, kind: one.kind, direction: one.direction, lines: [], flat: [] });
+      if (!groups.has(id)) groups.set(id, { name: one.label, kind: one.kind, direction: one.direction, lines: [], flat: [] });
       const group = groups.get(id);
       if (!group.direction) group.direction = one.direction;
       const line = { name: run.name, colour: runColour(i), dash: runDash(i), x: [], y: [] };

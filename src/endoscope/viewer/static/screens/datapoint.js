@@ -16,7 +16,7 @@ function rank(one) {
 
 function scores(answer) {
   return h("dl.scores", {}, answer.scores.map((one) => h("div", { class: one.fails ? "fails" : null },
-    h("dt", { title: better(one.direction) }, one.name, one.direction === "higher" ? " ↑" : " ↓"),
+    h("dt", { title: better(one.direction) }, one.label, one.direction === "higher" ? " ↑" : " ↓"),
     h("dd", {}, show(one.value, 4), one.rank ? h("small", { title: "1 is the worst" }, rank(one)) : null))));
 }
 
@@ -116,7 +116,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       const one = head.scores.find((score) => score.name === metric);
       pill.className = one && one.fails ? "pill bad" : "pill";
       pill.textContent = one && one.value !== null ? (one.fails ? "fails" : "passes") : "no score";
-      pill.title = one ? `by ${one.name}` : "";
+      pill.title = one ? `by ${one.label}` : "";
       sub.textContent = [sentence(head), epochText(head.epoch ?? epoch), run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
       replace(numbers, scores(head));
       element.dataset.header = String(dp);

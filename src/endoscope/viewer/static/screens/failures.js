@@ -42,7 +42,7 @@ export function worstTable(app, data, rows) {
   };
   const since = several || previous === null || previous === undefined ? "change" : `since epoch ${previous}`;
   const changed = rows.some((row) => row.change !== null && row.change !== undefined);
-  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ["label", 0], ["predicted", 0], [data.metric, 1], ...(changed ? [[since, 1]] : [])];
+  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ["label", 0], ["predicted", 0], [app.named(data.metric), 1], ...(changed ? [[since, 1]] : [])];
   const pick = (row) => ({ dp: String(row.dp), ...(several ? { on: row.run.id } : {}) });
   return h("table", { "aria-label": "Worst datapoints" },
     h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),

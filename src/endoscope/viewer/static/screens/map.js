@@ -80,7 +80,7 @@ export function mount(root, app) {
     app.current.runs.forEach((run, r) => {
       const value = data.values[r] ? data.values[r][i] : null;
       const text = value === null ? "no score" : show(value, 4);
-      lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${data.metric} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
+      lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${app.named(data.metric)} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
     });
     if (app.current.runs.length < 2) addChange(data); // it is that of the first run
     if (app.current.runs.length < 2 && data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
@@ -111,7 +111,7 @@ export function mount(root, app) {
       const fails = data.fails[r] || [];
       map.draw({
         values: all ? values : positions.map((i) => values[i]), fails: all ? fails : positions.map((i) => fails[i]), range: data.range, direction: data.direction,
-      }, width, height, `${data.metric} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${data.failures[r] ?? 0} fail. j and k go from one to the next.`);
+      }, width, height, `${app.named(data.metric)} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${data.failures[r] ?? 0} fail. j and k go from one to the next.`);
       Object.assign(map.canvas.dataset, { epoch: data.epoch, metric: data.metric });
       const told = maps.querySelector(`[data-fails="${r}"]`);
       if (told) told.textContent = plural(data.failures[r] ?? 0, "failure");
@@ -136,7 +136,7 @@ export function mount(root, app) {
     const infinite = data.values.reduce((sum, values) => sum + values.reduce((n, v) => n + (v === "Infinity" || v === "-Infinity"), 0), 0);
     replace(legend,
       data.range ? h("span.ramp", {}, show(data.range[0]), h(`span.bar.map${data.direction === "higher" ? ".flip" : ""}`, { "aria-hidden": "true" }), show(data.range[1])) : null,
-      h("span", {}, `${data.metric}: ${better(data.direction)}`),
+      h("span", {}, `${app.named(data.metric)}: ${better(data.direction)}`),
       h("span", {}, h("i.swatch.fail", {}), "fails"),
       h("span", {}, h("i.swatch.nan", {}), `NaN${data.nan ? ` (${count(data.nan)})` : ""}`),
       infinite ? h("span", {}, h("i.swatch.inf", {}), `infinite (${count(infinite)})`) : null,
@@ -198,14 +198,14 @@ export function mount(root, app) {
         maps.style.minHeight = `${Math.max(240, plan.rows * plan.size)}px`;
       }
       const detail = panel.update();
-      if (!app.current.metric) {
+      if (!app.current.scored) {
         shown = null;
         drawn = [];
         const kept = await app.captured();
         if (late()) return;
         listed.textContent = kept.of ? "Captured datapoints" : "Worst datapoints";
-        const none = app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has.";
-        replace(maps, kind("No scores yet", kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
+        const none = app.current.metric ? "Other epochs have some: choose one above." : app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has.";
+        replace(maps, kind(app.current.metric ? "No scores of this epoch that can be read" : "No scores yet", kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
         replace(legend);
         replace(common);
         replace(worst, kept.of ? capturedList(app, kept) : null);

@@ -24,7 +24,7 @@ function row(app, run) {
     h("td.num", {}, epochsOf(run)),
     h("td.num", {}, run.datapoints === null ? "–" : count(run.datapoints)),
     h("td.num", {}, captured ? count(captured) : "–"),
-    h("td", {}, run.metrics.map((m) => m.name).join(", ") || "–"),
+    h("td", {}, run.metrics.map((m) => m.label).join(", ") || "–"),
     h("td.num", {}, bytes(run.size)),
     h("td.num", {}, ago(run.last_write)));
 }

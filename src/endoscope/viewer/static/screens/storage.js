@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton, table } from "../dom.js";
-import { bytes, count, plural } from "../format.js";
+import { bytes, count, plural, show } from "../format.js";
 import { turns } from "../turns.js";
 
 function folder(one, largest) {
@@ -27,6 +27,21 @@ function folder(one, largest) {
       { title: "size", number: true, cell: (p) => bytes(p.bytes) }], pages)));
 }
 
+// What capturing cost: the validations with it beside those without.
+function costText({ captured, others }) {
+  const took = (one, what) => `${show(one.median_s)} s in ${plural(one.epochs, `epoch`)} ${what}`;
+  const median = captured.epochs > 1 || (others && others.epochs > 1) ? " (median)" : "";
+  return `A validation took ${took(captured, "with debug outputs")}${others ? `, ${took(others, "without")}` : ""}${median}.`;
+}
+
+function otherFiles(files) {
+  if (!files.length) return null;
+  const total = files.reduce((sum, one) => sum + one.bytes, 0);
+  return h("details.section", { data: { folder: "other files" } },
+    h("summary.folder", {}, h("h3", {}, "Other files"), h("span.mono", {}, plural(files.length, "file")), h("span", {}), h("span.mono", {}, bytes(total))),
+    h("div.scroll", {}, table("Other files", [{ title: "file", cell: (f) => f.name }, { title: "size", number: true, cell: (f) => bytes(f.bytes) }], files)));
+}
+
 function runPanel(run, answer) {
   const all = answer.folders.flatMap((one) => one.pages);
   const damage = answer.folders.reduce((sum, one) => sum + one.damaged, 0);
@@ -36,9 +51,11 @@ function runPanel(run, answer) {
   return h("section.panel", { "aria-label": run.name }, h("h2", {}, run.name),
     h("dl.totals", {}, total("on disk", bytes(answer.bytes)), total("pages", count(all.length)), total("records", count(all.reduce((s, p) => s + (p.records || 0), 0))),
       total("damaged at opening", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+    answer.cost ? h("p.sub", {}, costText(answer.cost)) : null,
     h("p.sub", {}, "Damaged: what opening the pages shows. Their bytes are checked when a datapoint is read; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
     answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
-    answer.folders.length ? answer.folders.map((one) => folder(one, largest)) : kind("No pages", "This run keeps scores and losses only: no debugger was configured, and save_datapoints is 0."));
+    answer.folders.length ? answer.folders.map((one) => folder(one, largest)) : kind("No pages", "This run keeps scores and losses only: no debugger was configured, and save_datapoints is 0."),
+    otherFiles(answer.files));
 }
 
 export function mount(root, app) {

@@ -22,9 +22,9 @@ function frame(app, one, on, first) {
   const { item, difference } = one;
   return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": epochText(one.epoch), data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
     h("span.epoch", {}, epochText(one.epoch)),
-    item && isPicture(item) ? drawBody(item, { small: true, side: window.innerWidth > 1900 ? 240 : 160, epoch: one.epoch })
+    item && isPicture(item) ? drawBody(item, { small: true, side: window.innerWidth > 1900 ? 240 : 160, of: epochText(one.epoch) })
       : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
-    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : first ? "first" : "no difference"));
+    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : first ? "first" : "not comparable"));
 }
 
 function series(answer) {
@@ -52,7 +52,7 @@ export function mount(root, app) {
     const { epoch } = app.current;
     let at = found.findIndex((e) => String(e.epoch) === epoch);
     if (at < 0) at = found.findLastIndex((e) => Number(e.epoch) <= Number(epoch));
-    if (at < 0) at = found.length - 1;
+    if (at < 0) at = Number(epoch) < Number(found[0].epoch) ? 0 : found.length - 1;
     const now = found[at];
     const before = found[at - 1];
     const exact = String(now.epoch) === epoch;
@@ -62,14 +62,15 @@ export function mount(root, app) {
     const side = wide ? 704 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
-    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, epoch: name }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
+    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, of: name }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
     const lines = series(answer);
     replace(body,
+      answer.note ? h("p.note", {}, answer.note) : null,
       h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0))),
       h("div.slider", {}, slider, h("output.mono", {}, epochText(now.epoch)), exact ? null : h("span.faint", {}, `${epochText(epoch)} was not captured`)),
       h("div.section", {}, h("div.stage", {},
         now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch has no such value."),
-        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, "The first captured epoch: nothing to compare with."),
+        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, answer.note ? "The first of the epochs shown." : "The first captured epoch: nothing before it."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
           now.difference.src ? drawDifference(now.item, now.difference, { side }) : null,
           h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),

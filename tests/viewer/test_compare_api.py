@@ -1,0 +1,229 @@
+"""The addresses about one value beside another, asked as the page asks them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.viewer import runs
+from tests.viewer.api import Viewer, labelled, run_of
+
+from endoscope.values import per_datapoint
+from endoscope.viewer import compare_api, neighbours
+
+
+# ---------------------------------------------------------------- /api/time
+def test_one_value_through_time(viewer: Viewer) -> None:
+    item = viewer.items(epoch=1, dp=4)["features", "feature_map"]["id"]
+    told = viewer.get("time", dp=4, item=item)
+    assert (told["item"], told["name"], told["note"]) == (item, "feature_map", None)
+    assert [one["epoch"] for one in told["epochs"]] == [1, 2]
+    assert told["epochs"][0]["difference"] is None
+    run = run_of(viewer)
+    a, b = (run.epoch(k).debugger[4]["features"]["feature_map"].double() for k in (2, 1))  # type: ignore[union-attr,index]
+    d = (a - b).abs()
+    d = d[torch.isfinite(d)]
+    step = told["epochs"][1]["difference"]
+    assert step["mean_abs"] == pytest.approx(d.mean().item())
+    assert step["max_abs"] == pytest.approx(d.max().item())
+    assert step["over"] == "159 of 160 values, where both are finite"
+    assert viewer.pixels(step["src"]).shape[1] > 100
+
+
+def test_inputs_and_texts_through_time(viewer: Viewer) -> None:
+    found = viewer.items(epoch=1, dp=4)
+    text = viewer.get("time", dp=4, item=found["text", "caption"]["id"])
+    assert [one["difference"] for one in text["epochs"]] == [None, None]
+    same = viewer.get("time", dp=4, item=found[None, "inputs"]["id"])
+    assert same["epochs"][1]["difference"]["max_abs"] == 0.0
+
+
+def test_only_the_last_epochs_are_shown_and_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_api, "MOST_EPOCHS", 1)
+    told = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
+    assert [one["epoch"] for one in told["epochs"]] == [2]
+    assert told["note"] == "The last 1 of 2 captured epochs."
+
+
+# ---------------------------------------------------------------- /api/compare
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(torch.dist(a, b) / ((a.norm() + b.norm()) / 2))
+
+
+def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
+    told = viewer.get("compare", mode="epochs", epoch=2, dp=4)
+    assert (told["left"]["epoch"], told["right"]["epoch"], told["problem"]) == (2, 1, None)
+    distances = [layer["distance"]["relative_l2"] for layer in told["layers"] if layer["distance"]]
+    assert distances == sorted(distances, reverse=True)
+    assert [layer["distance"] is None for layer in told["layers"]] == sorted(
+        layer["distance"] is None for layer in told["layers"]
+    )
+    run = run_of(viewer)
+    sides = [run.epoch(k).debugger[4] for k in (2, 1)]  # type: ignore[union-attr,index]
+    checked = 0
+    for layer in told["layers"]:
+        if layer["debugger"] in ("head", "encoder", "video", "attention", "gradcam") and layer["distance"]:
+            a, b = (side[layer["debugger"]][layer["name"]] for side in sides)
+            a, b = (torch.as_tensor(x).double().flatten() for x in (a, b))
+            assert layer["distance"]["relative_l2"] == pytest.approx(relative(a, b), rel=1e-6)
+            cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+            assert layer["distance"]["cosine"] == pytest.approx(cosine, rel=1e-6)
+            checked += 1
+            if layer["src"]:
+                viewer.pixels(layer["src"])
+    assert checked == 5
+    chosen = viewer.get("compare", mode="epochs", epoch=1, dp=4, other=2)
+    assert chosen["right"]["epoch"] == 2
+
+
+def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
+    told = viewer.get("compare", mode="epochs", epoch=1, dp=4)
+    assert (told["right"], told["layers"]) == (None, [])
+    assert told["problem"].startswith("No earlier epoch kept outputs")
+
+
+def test_a_datapoint_in_two_runs(two: Viewer) -> None:
+    told = two.get("compare", mode="runs", run=two.ids, epoch=1, dp=4)
+    assert [told[side]["run"] for side in ("left", "right")] == two.ids
+    assert (told["left"]["epoch"], told["right"]["epoch"]) == (1, "eval")
+    assert len(told["layers"]) > 5
+    alone = two.get("compare", mode="runs", epoch=1, dp=4)
+    assert alone["problem"] == "Choose two runs to see this datapoint in both."
+
+
+def test_the_nearest_success_is_the_one_with_the_nearest_outputs(viewer: Viewer) -> None:
+    epoch = run_of(viewer).epoch(2)
+    assert epoch is not None and epoch.outputs is not None
+    rows = runs.usual_rows(2)
+    worst = min(rows, key=lambda k: (-rows[k]["loss"], k))
+    mine = epoch.outputs[worst]["outputs"].double()
+    alike = [k for k in rows if k % 3 == worst % 3 and k != worst and epoch.outputs[k]["outputs"].argmax() == k % 3]
+    assert alike
+    nearest = min(alike, key=lambda k: (torch.dist(mine, epoch.outputs[k]["outputs"].double()).item(), k))  # type: ignore[index]
+    told = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss")
+    assert told["right"]["dp"] == nearest
+    assert told["left"]["label"] == told["right"]["label"]
+    assert told["right"]["prediction"]["name"] == told["right"]["label"]
+    name = told["left"]["label"]
+    told_of = f"of {len(alike)} successes rightly predicted to be {name!r}"
+    assert told["note"] == f"The outputs nearest to this datapoint's, {told_of}."
+    chosen = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss", other=1)
+    assert chosen["right"]["dp"] == 1
+
+
+def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "LOOKED_AT", 6)
+    told = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
+    assert "successes" in (told["note"] or told["problem"])
+    monkeypatch.setattr(neighbours, "LOOKED_AT", 1000)
+    monkeypatch.setattr(neighbours, "CANDIDATES", 1)
+    note = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
+    assert re.search(r"of 1 successes rightly predicted to be 'cat', from \d of 10 successes\.$", note)
+
+
+def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Path) -> None:
+    targets = torch.tensor([[2.0], [9.0], [2.5], [-7.0], [3.0]])
+    viewer = labelled(tmp_path, targets, torch.rand(5, 1), class_names=None)
+    told = viewer.get("compare", mode="success", dp=0)
+    assert told["right"]["dp"] == 2
+    assert told["note"] == "The label nearest to this datapoint's, of 4 successes."
+    assert viewer.get("datapoint", dp=0)["prediction"] is None
+
+
+def test_the_nearest_success_of_a_segmentation_has_the_mask_most_alike(tmp_path: Path) -> None:
+    masks = torch.zeros(4, 8, 8, dtype=torch.int64)
+    masks[1:, :4] = 2
+    masks[3, :] = 0
+    masks[3, 0, 0] = 1
+    viewer = labelled(tmp_path, masks, torch.rand(4, 3, 8, 8))
+    assert viewer.get("compare", mode="success", dp=0)["right"]["dp"] == 3
+
+
+def test_labels_without_numbers_have_no_nearest(tmp_path: Path) -> None:
+    viewer = labelled(
+        tmp_path, per_datapoint(["a story", "another one", "a third"]), torch.rand(3, 1), class_names=None
+    )
+    told = viewer.get("compare", mode="success", dp=0)
+    assert told["right"] is None
+    assert "no label in numbers" in told["problem"]
+
+
+def test_both_sides_have_their_inputs(viewer: Viewer) -> None:
+    told = viewer.get("compare", mode="success", epoch=2, dp=4, other=7)
+    for side, dp in (("left", 4), ("right", 7)):
+        (shown,) = told[side]["inputs"]
+        assert shown == viewer.items(epoch=2, dp=dp)[None, "inputs"]
+        assert told[side]["inputs_problem"] is None
+        viewer.pixels(shown["body"]["src"])
+
+
+def test_a_side_without_inputs_says_why(tmp_path: Path) -> None:
+    runs.training(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "datapoints")
+    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=2, dp=4)
+    assert told["left"]["inputs"] == []
+    assert told["left"]["inputs_problem"] == "This run kept no inputs."
+
+
+def two_captures(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> Viewer:
+    """A run of which one datapoint was captured in two epochs."""
+    runs.training(folder / "run", epochs=2, indices=[0, 1])
+    for epoch, seen in enumerate((first, second)):
+        shutil.rmtree(folder / "run" / f"epoch_{epoch}" / "debugger", ignore_errors=True)
+        runs.write_pages(folder / "run" / f"epoch_{epoch}" / "debugger", {(0,): seen})
+    return Viewer(folder)
+
+
+def test_what_only_one_side_has_is_shown_beside_nothing(tmp_path: Path) -> None:
+    ones = torch.ones(1, 3)
+    viewer = two_captures(
+        tmp_path, {"both": {"x": ones, "left": ones}, "first": {"x": ones}}, {"both": {"x": ones, "right": ones}}
+    )
+    layers = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)["layers"]
+    held = {(one["debugger"], one["name"]): (one["left"] is not None, one["right"] is not None) for one in layers}
+    mine = {key: sides for key, sides in held.items() if key[0] is not None}
+    assert mine == {
+        ("both", "x"): (True, True),
+        ("both", "left"): (True, False),
+        ("both", "right"): (False, True),
+        ("first", "x"): (True, False),
+    }
+    assert all(one["distance"] is None for one in layers if None in (one["left"], one["right"]))
+    assert [None in (one["left"], one["right"]) for one in layers] == sorted(
+        None in (one["left"], one["right"]) for one in layers
+    )
+
+
+@pytest.mark.parametrize(("mode", "side"), [("epochs", "Epoch 0: "), ("runs", "b: ")])
+def test_a_problem_names_its_side(tmp_path: Path, mode: str, side: str) -> None:
+    for name in ("a", "b"):
+        runs.training(tmp_path / name)
+    viewer = Viewer(tmp_path)
+    shutil.rmtree(
+        tmp_path / ("a" if mode == "epochs" else "b") / ("epoch_0" if mode == "epochs" else "epoch_2") / "debugger",
+        ignore_errors=True,
+    )
+    more = {"other": 0} if mode == "epochs" else {"run": viewer.ids}
+    told = viewer.get("compare", mode=mode, epoch=2, dp=4, **more)
+    assert f"{side}This epoch kept no debug outputs." in told["problem"]
+    assert not any(layer["debugger"] for layer in told["layers"])
+
+
+def test_a_success_is_rightly_predicted(tmp_path: Path) -> None:
+    """Datapoint 1 has the nearest outputs and the same label, and is taken for another class."""
+    outputs = torch.tensor([[0.0, 3.0, 0.0], [0.1, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
+    viewer = labelled(tmp_path, torch.tensor([0, 0, 0, 2]), outputs)
+    told = viewer.get("compare", mode="success", dp=0)
+    assert told["right"]["dp"] == 2
+    assert told["note"] == "The outputs nearest to this datapoint's, of 1 successes rightly predicted to be 'cat'."
+    none = labelled(tmp_path / "none", torch.tensor([0, 0]), outputs[:2]).get("compare", mode="success", dp=0)
+    assert none["right"] is None
+    assert none["problem"] == "None of the 1 successes looked at is rightly predicted to be 'cat'."
+
+
+def test_a_mode_that_is_none(viewer: Viewer) -> None:
+    assert viewer.ask("compare", mode="magic", dp=1).status == 400
