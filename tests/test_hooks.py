@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import _symbolic_trace
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from endoscope.hooks import Hook, HookSet
 
@@ -189,3 +193,34 @@ def test_nothing_is_compiled_so_nothing_runs_eagerly() -> None:
     hooks.run_eagerly(nn.Linear(1, 1), lambda: told.append(1))
     hooks.remove()
     assert told == []
+
+
+# ---------------------------------------------------------------- while something else is compiled
+class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Stands for the modes under which torch.export runs a model."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("traced", ["no", "other thread", "compiling", "fx", "jit"])
+def test_a_hook_is_silent_where_its_own_thread_is_traced(
+    hidden: bool, traced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, seen = nn.Linear(2, 2), list[Any]()
+    hooks = HookSet()
+    hooks.forward(module, lambda *_: seen.append(1), hidden=hidden)
+    if traced in ("other thread", "compiling"):
+        monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)  # that of all threads
+    if traced == "fx":
+        monkeypatch.setattr(_symbolic_trace, "_is_fx_tracing_flag", True)
+    with Elsewhere() if traced == "compiling" else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+        if traced == "jit":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.jit.trace(module, (torch.ones(1, 2),), check_trace=False)
+        else:
+            module(torch.ones(1, 2))
+    hooks.remove()
+    assert seen == ([1] if traced in ("no", "other thread") else [])

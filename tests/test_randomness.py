@@ -158,3 +158,24 @@ for thread in threads:
 
 def test_threads_do_not_wait_for_each_other_for_ever() -> None:
     subprocess.run([sys.executable, "-c", COLLECTED], check=True, timeout=60)
+
+
+def test_two_threads_that_draw_leave_the_users_stream_alone() -> None:
+    before = torch.get_rng_state()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def draw() -> None:
+        for _ in range(500):
+            with random_kept():
+                torch.rand(3)
+
+    try:
+        threads = [threading.Thread(target=draw) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert torch.equal(before, torch.get_rng_state())

@@ -524,3 +524,44 @@ def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
     from tests.captures import opened
 
     assert opened(tmp_path)[0]["a"].tolist() == [0, 0]
+
+
+# ---------------------------------------------------------------- inside torch.func
+def doubled(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
+    y = x * 2
+    seen.append(snapshot({"x": y, "nested": [y]}))
+    return y.sum()
+
+
+INSIDE: dict[str, Callable[[Callable[..., Any], torch.Tensor], Any]] = {
+    "grad": lambda f, x: torch.func.grad(f)(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),)),
+    "vmap": lambda f, x: torch.func.vmap(f)(x.reshape(2, -1)),
+    "vmap over columns": lambda f, x: torch.func.vmap(f, in_dims=1)(x.reshape(2, -1).t().contiguous()),
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(x.reshape(2, -1)),
+    "functionalize": lambda f, x: torch.func.functionalize(f)(x),
+    "grad of functionalize": lambda f, x: torch.func.grad(torch.func.functionalize(f))(x),
+    "functionalize of grad": lambda f, x: torch.func.functionalize(torch.func.grad(f))(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, at the first jvp
+@pytest.mark.parametrize("size", [6, 40_000])
+@pytest.mark.parametrize("how", INSIDE)
+def test_what_torch_func_computes_is_copied_and_not_disturbed(how: str, size: int) -> None:
+    x, seen = torch.arange(float(size)), list[Any]()
+    got = INSIDE[how](lambda y: doubled(y, seen), x)
+    assert canonical(got) == canonical(INSIDE[how](lambda y: (y * 2).sum(), x))
+    (one,) = seen
+    for found in (one.value["x"], one.value["nested"][0]):
+        assert found.shape == ((2, size // 2) if "vmap" in how else (size,))  # all slices of a vmap
+        assert np.array_equal(found.numpy().ravel(), np.arange(size) * 2.0)
+
+
+@pytest.mark.parametrize("size", [6, 40_000])
+def test_zeros_that_have_no_memory(size: int) -> None:
+    assert np.array_equal(snapshot({"x": torch._efficientzerotensor((size,))}).value["x"].numpy(), np.zeros(size))
+
+
+def test_long_keys_weigh_what_they_take() -> None:
+    assert weight(snapshot({"k" * 10_000: {"x" * 10_000: 1}})) > 20_000

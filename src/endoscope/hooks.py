@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import compiler
 from torch._C import _get_tracing_state
+from torch._C import _len_torch_dispatch_stack as _modes
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
 from torch.fx import _symbolic_trace
 
@@ -44,7 +45,7 @@ class Hook:
         if (  # as `_traced` asks; written out, because a call costs many times as much here as elsewhere
             id(module) == self._id
             and not _is_dynamo_compiling()
-            and not compiler._is_compiling_flag
+            and not (compiler._is_compiling_flag and _modes())
             and not _symbolic_trace._is_fx_tracing_flag
             and _get_tracing_state() is None
         ):
@@ -68,7 +69,7 @@ def _traced() -> bool:
     """Whether this forward computes nothing: it is being compiled, exported or traced, and must not hold our calls."""
     return (
         _is_dynamo_compiling()  # before all others, so that dynamo traces none of them
-        or compiler._is_compiling_flag
+        or (compiler._is_compiling_flag and _modes() > 0)  # the flag is that of all threads
         or _symbolic_trace._is_fx_tracing_flag
         or _get_tracing_state() is not None
     )

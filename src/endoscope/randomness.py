@@ -135,14 +135,15 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return function(*args, **kwargs)
         if kwargs.get("generator") not in (None, _generator):
             return function(*args, **kwargs)
-        theirs = _States()
-        if self._mine is not None:
-            self._mine.put_back()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self._mine = _States()
-            theirs.put_back()
+        with _one_at_a_time:  # or another debugger's thread would take this one's states for the user's
+            theirs = _States()
+            if self._mine is not None:
+                self._mine.put_back()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._mine = _States()
+                theirs.put_back()
 
 
 _DRAWS_NOTHING: set[Any] = set()  # operations: their tags are dear to ask for

@@ -6,6 +6,7 @@ is what the writer thread calls before it looks at the bytes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import datetime
@@ -156,16 +157,17 @@ def weight(value: Any) -> int:
     """About how many bytes a captured value takes in memory: tensors, text, and something for every object.
 
     >>> weight({"a": torch.zeros(1000), "b": "text"})
-    4460
+    4462
     """
     kind = type(value)
     if kind is dict:  # first, and without a call for plain tensors: the training thread asks this of every record
         total = 200
-        for v in value.values():
-            if type(v) is Snapshot:
-                total += 128 + weight(v.value)
+        for k, v in value.items():
+            if type(v) is torch.Tensor and v.layout is _STRIDED:
+                total += 128 + v.nbytes
             else:
-                total += 128 + v.nbytes if type(v) is torch.Tensor and v.layout is _STRIDED else 64 + weight(v)
+                total += 128 + weight(v.value) if type(v) is Snapshot else 64 + weight(v)
+            total += len(k) if type(k) is str else 64
         return total
     if kind is Snapshot or kind is WholeBatch:
         return 64 + weight(value.value)
@@ -239,6 +241,9 @@ def snapshot(value: Any) -> Snapshot:
 def owned(value: Any) -> Snapshot:
     """`snapshot` where gradient mode is off already: with as little Python as can be, for the user's forward waits."""
     devices: set[torch.device] = set()
+    if _transforms() is not None:
+        with _no_transforms():  # or each copy would be put inside them, too
+            return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
     if type(value) is dict:
         copied = {}
         for k, v in value.items():
@@ -263,7 +268,7 @@ _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a 
 def _large_copy(t: torch.Tensor) -> torch.Tensor:
     """A contiguous copy made by this thread alone: torch's threads would wait for each other while the writer has a
     core, and a page then took three times as long."""
-    if not t.is_contiguous() or t.is_quantized or t.is_neg() or t.is_conj():
+    if not t.is_contiguous() or t.is_quantized or t.is_neg() or t.is_conj() or t._is_zerotensor():
         return t.detach().clone(memory_format=_CONTIGUOUS)
     copy = torch.empty_like(t)
     ctypes.memmove(copy.data_ptr(), t.data_ptr(), copy.nbytes)
@@ -303,7 +308,33 @@ class without_gradient:  # used like torch.no_grad, at a tenth of its cost
             torch._C._set_grad_enabled(self._before)
 
 
+_transforms = torch._C._functorch.peek_interpreter_stack
+"""What `torch.func` is doing on this thread, such as grad or vmap; None outside it."""
+
+
+def _no_transforms() -> contextlib.AbstractContextManager[Any]:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()
+
+
+def _inner(t: torch.Tensor) -> torch.Tensor:
+    """The tensor inside what `torch.func` puts around one. That of a vmap has its slices in the first dimension."""
+    functorch = torch._C._functorch
+    while True:
+        if torch._is_functional_tensor(t):  # its memory is not what it says before it is synced
+            torch._sync(t)  # type: ignore[attr-defined,no-untyped-call]
+            t = torch._from_functional_tensor(t)
+        elif functorch.is_batchedtensor(t):
+            t = functorch.get_unwrapped(t).movedim(functorch.maybe_get_bdim(t), 0)
+        elif functorch.is_functorch_wrapped_tensor(t):
+            t = functorch.get_unwrapped(t)
+        else:
+            return t
+
+
 def _clone(t: torch.Tensor) -> torch.Tensor:
+    t = _inner(t)
     plain = type(t) in (torch.Tensor, torch.nn.Parameter)  # a subclass may have no memory of its own
     if not plain:
         local = getattr(t, "to_local", None)  # a DTensor: this rank's shard, without talking to the others

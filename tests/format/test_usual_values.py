@@ -95,3 +95,10 @@ def test_the_short_way_is_taken() -> None:
     record = encoding.Record(1, b"", [], 0)
     assert encoding._by_plan(VALUES["with numbers"], "maps", record) is not None
     assert record.nbytes == sum(t.nbytes for t in MAPS.values())
+
+
+def test_a_plan_is_of_few_tensors() -> None:
+    many = {f"x{k}": torch.ones(1) for k in range(encoding._MOST_TENSORS + 1)}
+    assert encoding._by_plan(many, "maps", encoding.Record(1, b"", [], 0)) is None
+    many.popitem()
+    assert encoding._by_plan(many, "maps", encoding.Record(1, b"", [], 0)) is not None

@@ -162,6 +162,8 @@ class Captures:
             guard, calls = self._guard, window.calls
             for name, debugger, function in forward:
                 call = calls[name] = calls.get(name, 0) + 1
+                if call > 1 and name in window.once:
+                    window.captures[name] = {1: window.once.pop(name)}
                 if name in guard.failures and guard.muted(name):
                     continue
                 result = guard.call(name, debugger, function, module, input, output)
@@ -178,21 +180,22 @@ class Captures:
                 window.failures[name] = self._guard.failed(name, e)
 
     def _keep(self, window: Window, name: str, debugger: Hooked, call: int, result: Snapshot | str) -> None:
-        if name in window.once:
-            window.captures[name] = {1: window.once.pop(name)}
-        if isinstance(result, str):
-            window.failures[name] = result
-        elif result.value is None:
-            window.reasons[name] = "the debugger returned nothing"
+        before = window.captures.get(name)
+        is_last = before is None or call >= max(before)  # backward visits the calls last to first
+        if isinstance(result, str) or result.value is None:
+            if isinstance(result, str):
+                window.failures[name] = result
+            elif is_last:
+                window.reasons[name] = "the debugger returned nothing"
+            if is_last and debugger.calls == "last":
+                window.captures.pop(name, None)  # it is not what the last call gave
         elif debugger.calls == "all":
             captures = window.captures.setdefault(name, {})
             captures[call] = result
             if not window.forwards and len(captures) > MAX_CALLS_OF_A_PART:
                 del captures[min(captures)]
-        else:
-            before = window.captures.get(name)
-            if before is None or call >= max(before):  # backward visits the calls last to first
-                window.captures[name] = {call: result}
+        elif is_last:
+            window.captures[name] = {call: result}
 
     def _await_gradient(
         self, window: Window, name: str, debugger: BackwardDebugger, call: int, module: torch.nn.Module, output: Any

@@ -1,6 +1,6 @@
 """Encoding: a record's values to the blocks of a page and the body of its line.
 
-Runs on the writer thread. Pure functions; no file is touched here.
+Runs on the writer thread. No file is touched here; what is kept between two records is how the last ones looked.
 """
 
 from __future__ import annotations
@@ -127,7 +127,10 @@ class _Plan:
 
 
 _plans: dict[tuple[Any, ...], _Plan | None] = {}
-_MOST_PLANS = 1000
+_MOST_PLANS, _MOST_TENSORS = 256, 64
+"""Of how many plans, and of how many tensors in one: they live as long as the process. Writers on several threads share
+them; the worst that a race does is to make a plan twice."""
+_STRIDED = torch.strided
 _TEXT, _INNER, _END = object(), object(), object()  # in the key of a plan
 
 
@@ -140,7 +143,7 @@ def _by_plan(value: Any, name: str, record: Record) -> str | None:
     key: list[Any] = [name]
     tensors: list[torch.Tensor] = []
     texts: list[str] = []
-    if not _described(value, key, tensors, texts, 1) or not tensors:
+    if not _described(value, key, tensors, texts, 1) or not 0 < len(tensors) <= _MOST_TENSORS:
         return None
     known = tuple(key)
     plan = _plans.get(known)
@@ -222,7 +225,7 @@ def _planned(value: dict[str, Any], name: str) -> _Plan | None:
                 text = members(v, f"{path}/{key}")
             elif type(v) is torch.Tensor:
                 known = NAMES[v.dtype]
-                shape = to_json(list(v.shape)).replace("%", "%%")
+                shape = to_json(list(v.shape))
                 text = f'{{"$":"tensor","dtype":"{known}","shape":{shape},"at":{at}}}'
                 entries.append(Entry(f"{path}/{key}", DTYPES[known].safetensors, tuple(v.shape), at, v.nbytes))
                 dtypes.add(v.dtype)
@@ -241,9 +244,6 @@ def _planned(value: dict[str, Any], name: str) -> _Plan | None:
         entries.append(Entry("padding", "U8", (pad,), at, pad))
     text = f'{{"at":%d,"bytes":{at},"sum":"%s","value":{text}}}'
     return _Plan(text, at + pad, bytes(pad) if pad else None, tuple(entries))
-
-
-_STRIDED = torch.strided
 
 
 @lru_cache(256)

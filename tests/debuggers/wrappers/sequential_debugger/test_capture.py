@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.captures import opened
 
 from endoscope import BackwardDebugger, BaseDebugger, ForwardDebugger, SequentialDebugger, load_debug_outputs
-from endoscope.errors import DatapointError
+from endoscope.errors import DatapointError, DebuggerError
 
 from .conftest import Output, Prediction, datapoint, node
 
@@ -126,6 +127,50 @@ def test_several_calls_keep_the_last_and_say_how_many(sometimes: Any, tmp_path: 
     assert torch.equal(seen["o/a"]["output"], model.a(model.a(x)))
     debugger.flush()
     assert load_debug_outputs(tmp_path).notes(0)["calls"] == {"o/a": 2}  # type: ignore[attr-defined]
+
+
+class SecondTime(ForwardDebugger):
+    """Returns nothing, or raises, in the second of two calls."""
+
+    def __init__(self, layer_name: str, what: str) -> None:
+        super().__init__(layer_name)
+        self.what, self.seen = what, 0
+
+    def process_forward(self, module: Any, input: Any, output: Any) -> Any:
+        self.seen += 1
+        if self.seen == 2 and self.what == "raises":
+            raise ValueError("the second time")
+        return None if self.seen == 2 else {"output": output}
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("returns nothing", {"absent": {"o": "the debugger returned nothing"}}),
+        ("raises", {"failures": {"o": "ValueError: the second time"}}),
+    ],
+)
+def test_a_last_call_that_gave_nothing_is_not_the_one_before(what: str, said: Any, tmp_path: Path) -> None:
+    model = Sometimes()
+    debugger = SequentialDebugger([node("o", SecondTime, layer_name="a", what=what)], model, output_dir=tmp_path)
+    debugger.enabled = True
+    x = torch.ones(1, 2)
+    assert debugger(datapoint(0, x, model(x)), model) == {}
+    debugger.close()
+    assert opened(tmp_path).notes(0) == {**said, "calls": {"o": 2}}
+
+
+def test_a_second_call_is_counted_though_its_failure_was_raised(tmp_path: Path) -> None:
+    model = Sometimes()
+    nodes = [node("o", SecondTime, layer_name="a", what="raises")]
+    debugger = SequentialDebugger(nodes, model, output_dir=tmp_path, on_error="raise")
+    debugger.enabled = True
+    x = torch.ones(1, 2)
+    with pytest.raises(DebuggerError, match="the second time"):
+        model(x)
+    debugger(datapoint(0, x, None), model)
+    debugger.close()
+    assert opened(tmp_path).notes(0)["calls"] == {"o": 2}
 
 
 def test_all_calls_are_kept_when_asked_for(tmp_path: Path) -> None:
