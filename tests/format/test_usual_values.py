@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from endoscope.pages import encoding
-from endoscope.values import Summary, whole_batch
+from endoscope.values import Summary, per_datapoint, whole_batch
 
 MAPS = {"feature_map": torch.randn(1, 3, 4, 4), "second": torch.randn(2, 5)}
+DTYPES = (torch.bool, torch.float16, torch.bfloat16, torch.int64, torch.float64, torch.complex64)
 VALUES: dict[str, Any] = {
     "one map": {"feature_map": torch.randn(1, 3, 4, 4)},
     "two maps": MAPS,
@@ -39,6 +40,12 @@ VALUES: dict[str, Any] = {
     "a key of ours": {"$": 1, "x": torch.ones(2)},
     "keys of other types": {1: torch.ones(2)},
     "odd keys": {'"': torch.ones(2), "a/b": torch.ones(2), "é\\": 1},
+    "a batch": {"x": torch.randn(2, 3), "y": torch.randn(2), "n": per_datapoint([1, 2]), "of": Summary(of="x")},
+    "a batch of one map": {"x": torch.randn(2, 3, 4), "texts": per_datapoint(["a", "b"])},
+    **{f"a batch of {d}": {"x": torch.ones(2, dtype=d), "y": torch.ones(2, 3, dtype=d)} for d in DTYPES},
+    "a batch and a number": {"x": torch.randn(2, 3), "y": torch.tensor(1.0)},
+    "a batch of bytes": {"x": torch.ones(2, 5, dtype=torch.uint8), "y": torch.ones(2, 1, dtype=torch.uint8)},
+    "a batch of what is given once": {"x": torch.randn(2, 3), "list": [1, 2], "all": whole_batch([1.0])},
     "no tensor": {"mean": 1.0},
     "no dict": torch.ones(2),
 }
@@ -93,12 +100,14 @@ def test_plans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_short_way_is_taken() -> None:
     record = encoding.Record(1, b"", [], 0)
-    assert encoding._by_plan(VALUES["with numbers"], "maps", record) is not None
+    assert encoding._by_plan(VALUES["with numbers"], "maps", 1, record) is not None
     assert record.nbytes == sum(t.nbytes for t in MAPS.values())
+    for name in ("a batch", "a batch of one map", "a batch of bytes"):
+        assert encoding._by_plan(VALUES[name], "maps", 2, encoding.Record([1, 2], b"", [], 0)) is not None
 
 
 def test_a_plan_is_of_few_tensors() -> None:
     many = {f"x{k}": torch.ones(1) for k in range(encoding._MOST_TENSORS + 1)}
-    assert encoding._by_plan(many, "maps", encoding.Record(1, b"", [], 0)) is None
+    assert encoding._by_plan(many, "maps", 1, encoding.Record(1, b"", [], 0)) is None
     many.popitem()
-    assert encoding._by_plan(many, "maps", encoding.Record(1, b"", [], 0)) is not None
+    assert encoding._by_plan(many, "maps", 1, encoding.Record(1, b"", [], 0)) is not None
