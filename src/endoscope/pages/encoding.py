@@ -135,9 +135,9 @@ _TEXT, _INNER, _END = object(), object(), object()  # in the key of a plan
 
 
 def _by_plan(value: Any, name: str, count: int, record: Record) -> str | None:
-    """The block of what most debuggers return, a dict, perhaps of dicts, with plain tensors of one dtype, of a batch all
-    along their first dimension: the same that `_Encoder` makes of it, in a fraction of its time. Its bytes are added to
-    the record. None for any other value."""
+    """The block of what most debuggers return: a dict, perhaps of dicts, of plain tensors of one dtype, of a batch all
+    along their first dimension. It is what `_Encoder` makes, in a fraction of its time; its bytes are added to the
+    record. None for any other value."""
     if type(value) is not dict:
         return None
     key: list[Any] = [name, count]
