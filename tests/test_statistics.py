@@ -205,6 +205,31 @@ def test_whatever_lies_differently_in_memory() -> None:
             assert_same(summarize(as_rows(other)), expected, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64], ids=str)
+def test_sparse_tensors_as_if_they_were_dense(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)) * 9
+    x[1:3, ::2], x[3] = 0, 0
+    x = x.to(dtype)
+    layouts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "coo": lambda t: t.to_sparse(),
+        "rows": lambda t: t.to_sparse(1),
+        "uncoalesced": lambda t: torch.cat([t.to_sparse(), t.to_sparse()], 1),
+        "csr": lambda t: t.to_sparse_csr(),
+        "csc": lambda t: t.to_sparse_csc(),
+        "bsr": lambda t: t.to_sparse_bsr((2, 3)),
+        "batch of csr": lambda t: torch.stack([t, t]).to_sparse_csr(),
+    }
+    for make in layouts.values():
+        assert_same(summarize(make(x)), reference(make(x).to_dense()), rel=1e-6)
+
+
+@pytest.mark.parametrize("row", [[math.nan, 0.0, 1.0], [math.inf, 0.0, 1.0], [math.inf, -math.inf, 1.0], [0.0], []])
+def test_sparse_tensors_of_odd_rows(row: list[float]) -> None:
+    x = torch.tensor([row, row])
+    assert_same(summarize(x.to_sparse()), summarize(x), rel=1e-6)
+
+
 def test_leaves_the_tensor_alone() -> None:
     x = torch.randn(2, 3, 4)
     before, version = x.clone(), x._version

@@ -6,6 +6,7 @@ is read.
 The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind, those that each datapoint would have
 given by itself. A 0-d tensor is one datapoint; a tensor without any datapoint gives one NaN and a count of 0.
 Computed in float32, or float64 for float64 and integers of 32 bits and more; complex numbers by their magnitude.
+`summarize` computes in float64 for a sparse tensor, from the values it has.
 NaN and Inf are not skipped: they show in every number they reach, and ``non_finite`` counts them.
 """
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from endoscope.values import Summary, per_datapoint
+from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, Summary, WholeBatch
 
 _WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
 
@@ -72,6 +73,8 @@ def summarize(x: Tensor) -> dict[str, list[float]]:
 
     One host transfer, whatever the batch; about 50 us for one map of 64 x 32 x 32 on a CPU.
     """
+    if x.layout in _SPARSE and x.ndim and math.prod(x.shape):
+        return _of_sparse(x)
     host = _on_host(x)
     if host is not None and host.shape[1]:
         return _on_this_thread(host)
@@ -83,32 +86,86 @@ def summarize(x: Tensor) -> dict[str, list[float]]:
     return _many_rows(rows, n)
 
 
-def summaries_made(value: Any) -> Any:
+MOST_ROWS = 1 << 16
+LEAST_ROWS = 16
+"""How many rows of numbers the summaries of one value may give in all, and how many each of them counts for at least: a
+few bytes of a file can name any number of either."""
+
+
+def summaries_made(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:
     """The same with every `Summary` replaced by the numbers it stands for, one a datapoint, and the shape of one; by
-    None where there is no such tensor.
+    None where there is no such tensor, and by ``{"error": why}`` where they cannot be made.
 
     >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
     [1, 3]
+
+    The numbers of more than one datapoint are a list of the type ``several``.
     """
-    if type(value) is list:
-        return [summaries_made(v) for v in value] if _may_hold_any(value) else value
-    if type(value) is not dict or not _may_hold_any(value.values()):
-        return value
-    made = {k: summaries_made(v) for k, v in value.items()}
-    for name, stands_for in value.items():
-        if type(stands_for) is Summary:
-            x = made.get(stands_for.of)
-            made[name] = _summary(x) if isinstance(x, Tensor) else None
-    return made
+    return _Summaries(several).made(value)
+
+
+class _Summaries:
+    """Those of one value."""
+
+    def __init__(self, several: type[list[Any]]) -> None:
+        self._several = several
+        self._left = MOST_ROWS
+        self._known: dict[int, dict[str, Any]] = {}
+        self._too_many = _not_made(f"more than {MOST_ROWS} rows in one value")
+
+    def made(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return self._dict(value) if _may_hold_any(value.values()) else value
+        if kind is list or kind is tuple or kind is PerDatapoint:
+            return kind([self.made(v) for v in value]) if _may_hold_any(value) else value
+        if kind is NamedTupleValue:
+            return NamedTupleValue(value._type, value._fields, [self.made(v) for v in value])
+        if kind is DataclassValue:
+            return DataclassValue(value._type, {k: self.made(v) for k, v in value._fields.items()})
+        if kind is WholeBatch:
+            return WholeBatch(self.made(value.value))
+        return None if kind is Summary else value
+
+    def _dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        made = {k: self.made(v) for k, v in value.items()}
+        for name, v in value.items():
+            if type(v) is Summary:
+                made[name] = self._of(made.get(v.of))
+        return made
+
+    def _of(self, x: Any) -> Any:
+        if type(x) is WholeBatch:
+            return WholeBatch(self._of(x.value))
+        if not isinstance(x, Tensor):
+            return None
+        rows = max(LEAST_ROWS, x.size(0) if x.ndim else 1)
+        if rows > self._left:
+            return self._too_many
+        self._left -= rows
+        if id(x) not in self._known:
+            self._known[id(x)] = self._numbers(x)
+        return self._known[id(x)]
+
+    def _numbers(self, x: Tensor) -> dict[str, Any]:
+        if x.is_nested:
+            return _not_made("the rows of a nested tensor differ in shape")
+        try:
+            numbers = {k: v[0] if len(v) == 1 else self._several(v) for k, v in summarize(x).items()}
+        except (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, MemoryError) as e:
+            return _not_made(str(e).partition("\n")[0] or type(e).__name__)
+        return {**numbers, "shape": datapoint_shape(x)}
+
+
+def _not_made(why: str) -> dict[str, Any]:
+    return {"error": f"The numbers cannot be made: {why}"}
+
+
+_HOLDERS = frozenset((Summary, dict, list, tuple, PerDatapoint, NamedTupleValue, DataclassValue, WholeBatch))
 
 
 def _may_hold_any(values: Iterable[Any]) -> bool:
-    return not {Summary, dict, list}.isdisjoint(map(type, values))
-
-
-def _summary(x: Tensor) -> dict[str, Any]:
-    numbers: dict[str, Any] = {name: per_datapoint(values) for name, values in summarize(x).items()}
-    return {**numbers, "shape": datapoint_shape(x)}
+    return not _HOLDERS.isdisjoint(map(type, values))
 
 
 def l1_norm(x: Tensor) -> list[float]:
@@ -283,23 +340,29 @@ def _on_this_thread(rows: np.ndarray[Any, Any]) -> dict[str, list[float]]:
     else:
         with np.errstate(all="ignore"):
             totals, squares = _sums(rows, n)
-    means, stds, bad = [], [], []
+    means, stds, bad, again = [], [], [], []
     for k, (low, high) in enumerate(zip(lows, highs, strict=True)):
         if math.isfinite(low) and math.isfinite(high):
             mean, std = _mean_and_std(rows[k], n, totals[k], squares[k], low, high)
             bad.append(0)
+            if std is None:
+                again.append(k)
         else:
             mean, std = low + high, math.nan  # the infinity, or NaN where both are there
             bad.append(n - int(np.count_nonzero(np.isfinite(rows[k]))))
         means.append(mean)
         stds.append(std)
+    if again:
+        for k, mean, std in zip(again, *_scaled(rows[again], n), strict=True):
+            means[k], stds[k] = float(mean), float(std)
     return {"mean": means, "std": stds, "min": lows, "max": highs, "non_finite": bad}
 
 
 def _mean_and_std(
     row: np.ndarray[Any, Any], n: int, total: float, squares: float, low: float, high: float
-) -> tuple[float, float]:
-    """Of finite values. A second pass only if the mean outweighs the spread."""
+) -> tuple[float, float | None]:
+    """Of finite values; a spread of None where `_scaled` must compute both. A second pass only if the mean outweighs
+    the spread."""
     if low == high:
         return low, 0.0 if n > 1 else math.nan
     mean = total / n
@@ -311,10 +374,7 @@ def _mean_and_std(
     variance = (squares - total * total / n) / (n - 1)
     std = math.sqrt(variance) if not variance < 0 else 0.0
     known = math.isfinite(mean) and math.isfinite(std) and not total * total > 0.9 * n * squares
-    if known and high - low >= _NARROW[row.dtype]:
-        return mean, std
-    mean, std = (t.item() for t in _scaled(torch.from_numpy(row)[None], n))
-    return mean, std
+    return mean, std if known and high - low >= _NARROW[row.dtype] else None
 
 
 _NARROW = {np.dtype(np.float32): _TINY[torch.float32], np.dtype(np.float64): _TINY[torch.float64]}
@@ -357,9 +417,36 @@ def _many_rows(rows: Tensor, n: int) -> dict[str, list[float]]:
         again = finite & ~equal & (~known | (high - low < _TINY[rows.dtype]))
     if again.any():
         at = again.nonzero()[0]
-        mean[at], std[at] = _scaled(rows[torch.from_numpy(at).to(rows.device)], n)
+        mean[at], std[at] = _scaled(rows[torch.from_numpy(at).to(rows.device)].cpu().numpy(), n)
     bad = [0] * len(mean) if finite.all() else (n - torch.isfinite(rows).sum(1)).tolist()
     return {"mean": mean.tolist(), "std": std.tolist(), "min": low.tolist(), "max": high.tolist(), "non_finite": bad}
+
+
+_SPARSE = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
+
+
+def _of_sparse(x: Tensor) -> dict[str, list[float]]:
+    """From the values that are there, the others being zeros: no memory may hold all that its shape says."""
+    coo: Tensor = x.to_sparse_coo()  # type: ignore[no-untyped-call]
+    coo = coo.detach().coalesce().cpu()
+    count, n = x.shape[0], math.prod(x.shape[1:])
+    row, values = coo.indices()[0], _real(coo.values()).double()
+    values = values.reshape(len(values), math.prod(values.shape[1:]))
+
+    def added(of_each: Tensor) -> Tensor:
+        return torch.zeros(count, dtype=of_each.dtype).index_add(0, row, of_each.sum(1))
+
+    zeros = n - added(torch.ones_like(values))
+    mean = added(values) / n
+    squares = added((values - mean[row, None]).square()) + zeros * mean.square()
+    low, high = (torch.where(zeros > 0, 0.0, end).double() for end in (math.inf, -math.inf))
+    return {
+        "mean": mean.tolist(),
+        "std": (squares / (n - 1)).sqrt().tolist(),
+        "min": low.scatter_reduce(0, row, values.amin(1), "amin").tolist(),
+        "max": high.scatter_reduce(0, row, values.amax(1), "amax").tolist(),
+        "non_finite": added((~torch.isfinite(values)).long()).tolist(),
+    }
 
 
 def _norm(rows: Tensor) -> Tensor:
@@ -374,13 +461,14 @@ def _norm(rows: Tensor) -> Tensor:
     return whole
 
 
-def _scaled(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _scaled(rows: np.ndarray[Any, Any], n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Mean and standard deviation of finite, unequal values, where neither sums nor squares leave their range."""
-    rows = rows.cpu().double()
-    low, high = rows.amin(1), rows.amax(1)
-    scale = torch.maximum(high.abs(), low.abs())
+    rows = rows.astype(np.float64)
+    low, high = np.minimum.reduce(rows, axis=1), np.maximum.reduce(rows, axis=1)
+    scale = np.maximum(-low, high)
     low = low / scale
     rows = rows / scale[:, None] - low[:, None]
-    mean = rows.sum(1) / n
-    std = torch.linalg.vector_norm(rows - mean[:, None], dim=1) / math.sqrt(n - 1)
-    return (low + mean) * scale, std * scale
+    mean = np.add.reduce(rows, axis=1) / n
+    std = np.sqrt(np.add.reduce(np.square(rows - mean[:, None]), axis=1) / (n - 1))
+    with np.errstate(over="ignore"):
+        return (low + mean) * scale, std * scale

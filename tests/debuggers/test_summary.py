@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from tests.captures import opened
+from tests.captures import opened, write
 from tests.format.values import DTYPES, from_bytes
 from tests.sameness import canonical
 
 from endoscope import SequentialDebugger, load_debug_outputs, statistics
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.pages.verify import verify_folder
+from endoscope.tensors import snapshot
+from endoscope.values import Summary, whole_batch
 
 Format = Literal["safetensors", "pickle"]
 
@@ -129,6 +131,116 @@ def test_of_what_cannot_be_stored(tmp_path: Path) -> None:
     found = opened(tmp_path)
     assert found[0]["maps"]["stats"] is None
     assert found[1]["maps"] == {"error": "Output is not a tensor"}
+
+
+# ---------------------------------------------------------------- numbers that cannot be made
+def coo(values: torch.Tensor, *shape: int) -> torch.Tensor:
+    """A sparse tensor whose values stand behind each other in its last dimension."""
+    at = torch.zeros(len(shape), len(values), dtype=torch.int64)
+    at[-1] = torch.arange(len(values))
+    return torch.sparse_coo_tensor(at, values, shape, check_invariants=True)
+
+
+@pytest.mark.parametrize("page_format", ["safetensors", "pickle"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16], ids=str)
+def test_what_cannot_be_made_says_why(tmp_path: Path, dtype: torch.dtype, page_format: Format) -> None:
+    """Torch cannot add up the values of such a sparse tensor that stand in the same place."""
+    x = coo(torch.tensor([1.0, 2.0]).to(dtype), 1, 3)
+    handed_out = captured(tmp_path, [x, torch.ones(1, 2)], [0, 1], page_format=page_format)
+    assert verify_folder(tmp_path) == []
+    read = load_debug_outputs(tmp_path, trust_pickle=True)
+    assert canonical([read[i]["maps"] for i in (0, 1)]) == canonical(handed_out)
+    assert canonical(handed_out[0]) == canonical(described(x))
+    assert read[0]["maps"]["stats"].keys() == {"error"}
+    assert read[0]["maps"]["stats"]["error"].startswith('The numbers cannot be made: "coalesce" not implemented for')
+    assert canonical(read[0]["maps"]["feature_map"]) == canonical(x)
+    assert read[1]["maps"]["stats"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize("page_format", ["safetensors", "pickle"])
+def test_of_a_sparse_map_that_no_memory_could_hold(tmp_path: Path, page_format: Format) -> None:
+    (handed_out,) = captured(tmp_path, [coo(torch.tensor([5.0, -1.0]), 1, 10**6, 10**7)], [0], page_format=page_format)
+    assert verify_folder(tmp_path) == []
+    read = load_debug_outputs(tmp_path, trust_pickle=True)[0]["maps"]
+    assert canonical(read) == canonical(handed_out)
+    assert (read["stats"]["mean"], read["stats"]["min"], read["stats"]["max"]) == (4e-13, -1.0, 5.0)
+    assert read["stats"]["std"] == pytest.approx((26 / 1e13) ** 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("idx", [0, [0, 1]])
+@pytest.mark.parametrize("page_format", ["safetensors", "pickle"])
+def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_format: Format) -> None:
+    """Such as an encoder in eval mode makes of padded inputs."""
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    config = [{"name": "maps", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "layers.?"}}}]
+    padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
+    with SequentialDebugger(config, model, output_dir=tmp_path, page_format=page_format) as debugger, torch.no_grad():
+        debugger.enabled = True
+        model(torch.randn(2, 5, 8), src_key_padding_mask=padding)
+        seen = debugger({"meta_info": {"idx": idx}})["maps/layers.0"]
+        assert seen["feature_map"].is_nested
+        assert seen["stats"] == {"error": "The numbers cannot be made: the rows of a nested tensor differ in shape"}
+        assert debugger.save_all(tmp_path).complete
+    read = load_debug_outputs(tmp_path, trust_pickle=True)
+    assert [*read] == [0, 1][: 2 if type(idx) is list else 1]
+    if page_format == "pickle":
+        assert [read[i]["maps/layers.0"]["stats"] for i in read] == [seen["stats"]] * len(read)
+
+
+def test_more_rows_than_are_made_say_so() -> None:
+    most, x = statistics.MOST_ROWS, torch.zeros(statistics.MOST_ROWS + 1, 1)
+    made = statistics.summaries_made(
+        {
+            "x": x, "of_x": Summary("x"), "y": x[1:], "of_y": Summary("y"), "z": x[:1], "of_z": Summary("z"),
+        }
+    )  # fmt: skip
+    assert made["of_x"] == {"error": f"The numbers cannot be made: more than {most} rows in one value"}
+    assert made["of_y"]["mean"] == [0.0] * most
+    assert made["of_z"] == made["of_x"]
+
+
+def test_no_memory_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(x: torch.Tensor) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(statistics, "summarize", exhausted)
+    assert described(torch.ones(1, 2))["stats"] == {"error": "The numbers cannot be made: MemoryError"}
+
+
+# ---------------------------------------------------------------- wherever it stands
+def stats_of(x: Any, **also: Any) -> dict[str, Any]:
+    return {"x": x, "stats": Summary("x"), **also}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (stats_of(torch.ones(1, 2)),),
+        [(stats_of(torch.ones(1, 2)), 1)],
+        stats_of(torch.ones(1, 2), **{"$": 1}),
+        {3: stats_of(torch.ones(1, 2))},
+        stats_of(whole_batch(torch.ones(2, 2))),
+        whole_batch(stats_of(torch.ones(2, 2))),
+        stats_of([torch.ones(1, 2)]),
+        [Summary("x")],
+        stats_of(torch.nn.utils.rnn.PackedSequence(torch.ones(2), torch.ones(2))),
+        torch.nn.utils.rnn.PackedSequence(stats_of(torch.ones(1, 2)), torch.ones(2)),  # type: ignore[arg-type]
+    ],
+    ids=[
+        "in a tuple", "in a tuple in a list", "with a key $", "under a number", "of a whole batch", "in a whole batch",
+        "of a list", "in no dict", "of a namedtuple", "in a namedtuple",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("idx", [0, [0, 1, 2]])
+def test_the_same_in_every_container(tmp_path: Path, value: Any, idx: Any) -> None:
+    read = [
+        load_debug_outputs(write(tmp_path / how, [(idx, {"v": value})], page_format=how), trust_pickle=True)[0]["v"]
+        for how in ("safetensors", "pickle")
+    ]
+    handed_out = statistics.summaries_made(snapshot(value).value)
+    assert canonical(read[0]) == canonical(read[1]) == canonical(handed_out)
+    assert "Summary" not in repr(handed_out)
 
 
 COUNTED = """

@@ -440,6 +440,40 @@ def test_a_value_large_in_name_only_takes_no_memory(name: str, folder: Path, war
     look(warm, folder, 0, 1)
 
 
+SUMMARY = {"$": "summary", "of": "t"}
+COSTLY: dict[str, tuple[Any, bytes]] = {
+    "2**26 rows of nothing": ({"t": ref(shape=[1 << 26, 0]), "s": SUMMARY}, b""),
+    "2**40 rows of nothing": ({"t": ref(shape=[1 << 40, 0]), "s": SUMMARY}, b""),
+    "a sparse tensor of 2**28 values": (
+        {"t": {"$": "sparse_coo", "shape": [1, 1 << 28], "coalesced": True, "parts": COO}, "s": SUMMARY},
+        COO_DATA,
+    ),
+    "2**22 rows of one byte": ({"t": ref(dtype="uint8", shape=[1 << 22, 1]), "s": SUMMARY}, bytes(1 << 22)),
+    "as many rows as are made, each to be scaled": (
+        {"t": ref(shape=[1 << 16, 2]), "s": SUMMARY},
+        np.tile(np.array([1e-30, 2e-30], "<f4"), 1 << 16).tobytes(),
+    ),
+    "60000 summaries of one tensor": (
+        {"t": ref(shape=[1, 1 << 18]), "s": SUMMARY, **{f"s{k}": SUMMARY for k in range(60_000)}},
+        bytes(1 << 20),
+    ),
+    "20000 summaries of as many tensors": (
+        [{"t": ref(shape=[1, 2], at=8 * k), "s": SUMMARY} for k in range(20_000)],
+        bytes(8 * 20_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", COSTLY)
+def test_the_numbers_of_a_tensor_are_bounded(attack: str, folder: Path, warm: WarmProcess) -> None:
+    """Those that would cost too much are not made, and say so; the record is whole."""
+    value, data = COSTLY[attack]
+    page(folder, record({"x": block(value, data)}), data=data)
+    seen = look(warm, folder, 0)
+    assert seen["values"] == [0]
+    assert seen["verified"] == []
+
+
 # ---------------------------------------------------------------- whole files
 def sparse_file(path: Path, size: int, start: bytes = b"") -> None:
     with open(path, "wb") as f:

@@ -18,7 +18,7 @@ from endoscope.pages import scalars
 from endoscope.pages.format import DTYPES
 from endoscope.statistics import summaries_made
 from endoscope.tensors import MAX_DEPTH
-from endoscope.values import PerDatapoint, Summary
+from endoscope.values import PerDatapoint
 
 _NESTED = frozenset((dict, list))
 
@@ -83,8 +83,11 @@ def _span(ref: dict[str, Any], block_bytes: int, count: int) -> Span:
 
 def decode(tree: Any, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> Any:
     """Rebuild a value. ``tensor_at`` gives a reference's tensor, already cut to ``row``; None is the whole batch."""
+    decoder = _Decoder(tensor_at, row)
     try:
-        return _Decoder(tensor_at, row).decode(tree, 0)
+        value = decoder.decode(tree, 0)
+        # Several numbers: the layer's first dimension is not the batch, and everyone is given all of them.
+        return summaries_made(value, several=list) if decoder.summaries else value
     except RecursionError:
         raise PageFormatError("value nested too deeply") from None
 
@@ -93,6 +96,7 @@ class _Decoder:
     def __init__(self, tensor_at: Callable[[dict[str, Any]], torch.Tensor], row: int | None) -> None:
         self.tensor_at = tensor_at
         self.row = row
+        self.summaries = False
 
     def decode(self, node: Any, depth: int) -> Any:
         if depth > 4 * MAX_DEPTH:
@@ -107,8 +111,7 @@ class _Decoder:
         if kind is None:
             if _NESTED.isdisjoint(map(type, node.values())):
                 return node.copy()
-            made = {k: self.decode(v, depth + 1) if type(v) in _NESTED else v for k, v in node.items()}
-            return _with_summaries(made) if Summary in map(type, made.values()) else made
+            return {k: self.decode(v, depth + 1) if type(v) in _NESTED else v for k, v in node.items()}
         try:
             if kind == "tensor":
                 t = self.tensor_at(node)
@@ -126,20 +129,9 @@ class _Decoder:
                     warnings.simplefilter("ignore")  # torch says of some of these that they are young, or old
                     whole = scalars.put_together(node, parts)
                     return whole if self.row is None or "batch" not in node else scalars.one_row(whole, self.row)
+            self.summaries |= kind == "summary"
             return scalars.decode(node, lambda v: self.decode(v, depth + 1))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as e:
             if isinstance(e, PageFormatError):
                 raise
             raise PageFormatError(f"malformed {str(kind)[:40]!r} value: {e}") from None
-
-
-def _with_summaries(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        made: dict[str, Any] = summaries_made(value)
-    except (RuntimeError, ValueError, TypeError) as e:
-        raise PageFormatError(f"the numbers of a tensor cannot be made: {e}") from None
-    for name, v in value.items():
-        if type(v) is Summary and made[name] is not None:
-            # More than one: the layer's first dimension is not the batch, and everyone is given all of them.
-            made[name] = {k: [*each] if type(each) is PerDatapoint else each for k, each in made[name].items()}
-    return made

@@ -5,7 +5,9 @@ Reading one can run any code, so `load` is called only where the caller has said
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ def one_datapoint(value: Any, row: int, count: int) -> Any:
         return one_datapoint(value.value, 0, 1)
     if isinstance(value, PerDatapoint):
         return one_datapoint(value[row] if len(value) == count else [*value], 0, 1)
+    if isinstance(value, torch.Tensor) and value.is_nested:  # its rows have no shape in common: all of it, for everyone
+        return value
     if count > 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == count:
         return scalars.one_row(value, row).clone()  # a slice alone would take the whole batch's bytes into the pickle
     if count > 1 and isinstance(value, np.ndarray) and value.ndim and value.shape[0] == count:
@@ -99,7 +103,9 @@ class PickleSink:
         self.page_size = page_size
         self.rank = rank
         self._joblib = joblib()
-        self._number, self._size = first_page, 0
+        self._next, self._size = first_page, 0
+        self._path: Path | None = None  # of the page, once it has been flushed
+        self._part = folder / f".{secrets.token_hex(8)}.pkl.part"
         self._page: dict[int, Any] = {}
         self.unsaved = 0
 
@@ -120,22 +126,50 @@ class PickleSink:
     def flush(self) -> None:
         if not self.unsaved:
             return
-        path = self.folder / f"{page.page_name(self._number, self.rank)}.pkl"
-        part = path.with_name(f".{path.name}.part")
-        self._joblib.dump(self._page, part)
-        with open(part, "rb+") as f:
-            os.fsync(f.fileno())
-        os.rename(part, path)
+        try:
+            self._joblib.dump(self._page, self._part)
+            with open(self._part, "rb+") as f:
+                os.fsync(f.fileno())
+            if self._path is None:
+                self._path = self._named()
+            else:
+                os.replace(self._part, self._path)
+        finally:
+            with contextlib.suppress(OSError):
+                self._part.unlink(missing_ok=True)
         self.unsaved = 0
+
+    def _named(self) -> Path:
+        """Give the finished part a page's name that no other writer has taken."""
+        while True:
+            path = self.folder / f"{page.page_name(self._next, self.rank)}.pkl"
+            self._next += 1
+            with contextlib.suppress(FileExistsError):  # another debugger writes into this folder, too
+                _rename_to_new(self._part, path)
+                return path
 
     def _turn(self) -> None:
         self.flush()
-        self._page, self._size = {}, 0
-        self._number += 1
+        self._page, self._size, self._path = {}, 0, None
 
     def close(self, *, dropped: int) -> None:
         self._turn()
         page.sync_folder(self.folder)
+
+
+def _rename_to_new(part: Path, path: Path) -> None:
+    """Raises `FileExistsError` where `os.rename` would replace a file."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # no links on this file system
+        path.touch(exist_ok=False)
+        try:
+            os.replace(part, path)
+        except OSError:
+            path.unlink()
+            raise
 
 
 def load(folder: Path) -> Mapping[int, dict[str, Any]]:
