@@ -12,8 +12,8 @@ from starlette.routing import Route
 from endoscope.errors import EndoscopeError
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import answer
-from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.differences import Difference, difference, has_picture, numbers_of
+from endoscope.viewer.datapoint import Datapoint, NotShown
+from endoscope.viewer.differences import Difference, difference, differing, has_picture, numbers_of
 from endoscope.viewer.library import Library, Refusal, Selection, epoch_name, epoch_of, needed_epoch, whole
 from endoscope.viewer.neighbours import nearest_success
 from endoscope.viewer.render.plain import jsonable
@@ -59,8 +59,9 @@ class _Comparisons:
             if found is None:
                 continue
             name = found.name
-            step = _compared(side, found, *before) if before is not None else None
-            strip.append({"epoch": epoch_name(epoch), "item": side.item(found), "difference": step})
+            item = side.item(found)
+            step = _compared(item, side, found, *before) if before is not None else None
+            strip.append({"epoch": epoch_name(epoch), "item": item, "difference": step})
             before = side, found
         if name is None:
             hint = "Only epochs that kept outputs or debug outputs have any."
@@ -77,8 +78,12 @@ class _Comparisons:
         if mode not in MODES:
             raise Refusal(f"mode={mode[:40]!r} is none", hint=f"There are {', '.join(MODES)}.")
         selection = Selection.of(query, self._library)
-        left = Side.of(selection).needed()
+        left = Side.of(selection)
+        if mode != "runs" or len(selection.runs) < 2:
+            left.needed()
         right, note, trouble = _other(mode, selection, left, query)
+        if right is not None and not right.is_there:
+            left.needed()  # in one of two runs is enough
         told: Json = {"mode": mode, "left": self._head(left, selection), "right": None, "layers": []}
         told |= {"note": note, "problem": trouble}
         if right is not None:
@@ -102,8 +107,6 @@ class _Comparisons:
         problems: list[str] = []
         for section in ("outputs", "debugger"):
             names = [self._names(side, section, mode, problems) for side in (left, right)]
-            if not all(names):
-                continue  # a problem says why
             for debugger in dict.fromkeys([*names[0], *names[1]]):
                 sides = [(left, debugger in names[0]), (right, debugger in names[1])]
                 found = [self._items(side, section, debugger, mode, problems) if has else {} for side, has in sides]
@@ -125,8 +128,12 @@ class _Comparisons:
     def _items(
         self, side: Side, section: str, debugger: str | None, mode: str, problems: list[str]
     ) -> dict[str, Found] | None:
+        """By their ids; none where none was kept, None where they cannot be read."""
         try:
             return {one.id: one for one in side.datapoint.items(section, debugger) if not one.statement}
+        except NotShown as e:
+            problems.append(self._problem(side, mode, e))
+            return {}
         except EndoscopeError as e:
             problems.append(self._problem(side, mode, e))
             return None
@@ -181,6 +188,12 @@ def _layer(left: Side, mine: Found | None, right: Side, theirs: Found | None) ->
     if mine is None or theirs is None:
         return -2.0, told
     scales.share([told["left"], told["right"]])
+    if _are_classes(told["left"]) and _are_classes(told["right"]):
+        share = _differing(mine, theirs)
+        if share is None:
+            return -1.0, told
+        told |= {"distance": {"differing": share}, "src": _difference_src(left, mine, right, theirs, classes=True)}
+        return share, told
     apart = _difference(mine, theirs)
     if apart is None or apart.relative_l2 is None:
         return -1.0, told
@@ -190,7 +203,22 @@ def _layer(left: Side, mine: Found | None, right: Side, theirs: Found | None) ->
     return apart.relative_l2, told
 
 
-def _compared(side: Side, found: Found, before: Side, earlier: Found) -> Json | None:
+def _are_classes(item: Json) -> bool:
+    """Whether its numbers are names, of which none is larger than another."""
+    return item["renderer"] in ("mask", "tokens")
+
+
+def _differing(found: Found, other: Found) -> float | None:
+    a, b = numbers_of(found.value), numbers_of(other.value)
+    return differing(a, b) if a is not None and b is not None else None
+
+
+def _compared(item: Json, side: Side, found: Found, before: Side, earlier: Found) -> Json | None:
+    """The difference to an earlier epoch."""
+    if _are_classes(item):
+        share = _differing(found, earlier)
+        src = _difference_src(side, found, before, earlier, classes=True)
+        return {"differing": share, "src": src, "scale": None} if share is not None else None
     apart = _difference(found, earlier)
     if apart is None:
         return None
@@ -210,9 +238,10 @@ def _over(apart: Difference) -> str:
     return f"{apart.compared:,} of {apart.of:,} values, where both are finite"
 
 
-def _difference_src(side: Side, found: Found, against: Side, other: Found) -> str | None:
+def _difference_src(side: Side, found: Found, against: Side, other: Found, *, classes: bool = False) -> str | None:
     a, b = numbers_of(found.value), numbers_of(other.value)
     if a is None or b is None or not has_picture(a, b):
         return None
     version = items.version(found.value, side.datapoint, found) + items.version(other.value, against.datapoint, other)
-    return "/api/image?" + urlencode({**side.query(), "item": found.id, **against.query("vs_"), "v": version})
+    query = {**side.query(), "item": found.id, **against.query("vs_"), "v": version}
+    return "/api/image?" + urlencode({**query, "classes": 1} if classes else query)

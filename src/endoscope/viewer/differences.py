@@ -29,15 +29,17 @@ class Difference:
     relative_l2: float | None
     """The norm of the difference, divided by the mean of both norms: 0 is the same, 2 is opposite."""
     cosine: float | None
-    """1 is the same direction, 0 none in common, -1 opposite; None when one of them is all zero."""
+    """1 is the same direction, 0 none in common, -1 opposite; None when one of them is all zero, and of one value."""
     compared: int
     of: int
 
 
 def numbers_of(value: Any) -> Numbers | None:
-    """A tensor, or a list of numbers, to be compared; None for everything else, and for what is too large."""
+    """A tensor, a number or a list of them, to be compared; None for everything else, and for what is too large."""
     if is_numbers(value):
         found = Numbers(value)
+    elif type(value) is float or (type(value) is int and value.bit_length() <= 1000):
+        found = Numbers(np.array([value], np.float64))
     elif is_number_list(value):
         found = Numbers(np.array(value, np.float64))
     else:
@@ -76,8 +78,16 @@ def difference(a: Numbers, b: Numbers) -> Difference | None:
         return Difference(None, None, None, None, 0, a.size)
     norms = math.sqrt(left), math.sqrt(right)
     relative = 0.0 if sum(norms) == 0 else math.sqrt(apart) / (sum(norms) / 2)
-    cosine = None if min(norms) == 0 else max(-1.0, min(1.0, both / (norms[0] * norms[1])))
+    cosine = None if min(norms) == 0 or a.size == 1 else max(-1.0, min(1.0, both / (norms[0] * norms[1])))
     return Difference(total / n * scale, largest * scale, relative, cosine, n, a.size)
+
+
+def differing(a: Numbers, b: Numbers) -> float | None:
+    """The share of places at which two maps of classes differ; None when their shapes do."""
+    if a.shape != b.shape:
+        return None
+    found = sum(int(np.count_nonzero(p != q)) for p, q in zip(a.chunks(), b.chunks(), strict=True))
+    return found / a.size
 
 
 def _reach(x: Numbers) -> float:
@@ -90,12 +100,16 @@ def has_picture(a: Numbers, b: Numbers) -> bool:
     return a.shape == b.shape and (maps(a) is not None or matrix(a) is not None)
 
 
-def difference_picture(a: Numbers, b: Numbers, view: View) -> Picture:
-    """``a`` less ``b``: blue where it is smaller, white where it is the same, red-brown where it is larger."""
+def difference_picture(a: Numbers, b: Numbers, view: View, *, classes: bool = False) -> Picture:
+    """``a`` less ``b``: blue where it is smaller, white where it is the same, red-brown where it is larger; of
+    ``classes`` red-brown where they differ."""
     if a.shape != b.shape:
         raise ValueError("the two have different shapes")
-    with np.errstate(invalid="ignore", over="ignore"):
-        d = Numbers(a.take().astype(np.float64) - b.take().astype(np.float64))
+    if classes:
+        d = Numbers((a.take() != b.take()).astype(np.float64))
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            d = Numbers(a.take().astype(np.float64) - b.take().astype(np.float64))
     found = maps(d)
     if found is None:
         table = matrix(d)

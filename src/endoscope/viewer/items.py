@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from endoscope.errors import EndoscopeError
 from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.render.numbers import Array, is_numbers, laid_out, statistics
+from endoscope.viewer.render.curves import is_number_list
+from endoscope.viewer.render.numbers import Array, Numbers, is_numbers, laid_out, statistics
 from endoscope.viewer.render.plain import jsonable, type_of
 from endoscope.viewer.render.registry import PICTURES, About, Problem, describe, draw
 from endoscope.viewer.values import SECTIONS, Found, item_id
@@ -40,11 +42,17 @@ def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> di
             "type": type_of(found.value),
             "shape": list(found.value.shape) if is_numbers(found.value) else None,
             "dtype": numbers.dtype if numbers is not None else None,
-            "stats": asdict(statistics(numbers)) if numbers is not None else None,
+            "stats": _statistics(found.value, numbers),
             "body": body,
             "snippet": snippet(datapoint, found, where),
         }
     )
+
+
+def _statistics(value: Any, numbers: Numbers | None) -> dict[str, Any] | None:
+    if numbers is None and is_number_list(value):
+        numbers = Numbers(np.array(value, np.float64))
+    return asdict(statistics(numbers)) if numbers is not None else None
 
 
 def problem(datapoint: Datapoint, section: str, debugger: str | None, message: str, where: str) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def whole(query: QueryParams, name: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch("-?(0|[1-9][0-9]{0,18})", text) or not -(1 << 63) <= int(text) < 1 << 63:
-        raise Refusal(f"{name}={clean(text)[:40]!r} is no whole number")
+        raise Refusal(f"{name}={clean(text)[:40]!r} is no whole number of 64 bits")
     return int(text)
 
 

@@ -68,8 +68,8 @@ def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
             break
     name = wrong.class_text(wrong.label)
     if not alike:
-        return Nearest(None, f"None of the {len(looked_at):,} successes looked at is rightly predicted to be {name!r}.")
-    limits = f"of {len(alike):,} successes rightly predicted to be {name!r}"
+        return Nearest(None, f"No success is rightly predicted to be “{name}”, of {len(looked_at):,} looked at.")
+    limits = f"of {len(alike):,} rightly predicted to be “{name}”"
     if seen < good:
         limits += f", from {seen:,} of {good:,} successes"
     return Nearest(min(alike)[1], f"The outputs nearest to this datapoint's, {limits}.")

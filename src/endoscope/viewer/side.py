@@ -31,10 +31,14 @@ class Side:
 
     def needed(self) -> Side:
         """This one; `Refusal` when the epoch has neither scores nor anything else of it."""
-        at = self.datapoint
-        if not _has_scores(at.epoch, at.idx) and not at.is_kept:
-            raise Refusal(f"this epoch has no datapoint {at.idx}", hint="Choose one on the score map.", status=404)
+        if not self.is_there:
+            text = f"this epoch has no datapoint {self.datapoint.idx}"
+            raise Refusal(text, hint="Choose one on the score map.", status=404)
         return self
+
+    @property
+    def is_there(self) -> bool:
+        return _has_scores(self.datapoint.epoch, self.datapoint.idx) or self.datapoint.is_kept
 
     def query(self, prefix: str = "") -> dict[str, Any]:
         at = self.datapoint

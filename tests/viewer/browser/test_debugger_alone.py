@@ -14,7 +14,7 @@ def test_its_datapoints_are_listed_and_shown(viewer: Opener, served: Serve, tmp_
     runs.write_pages(tmp_path / "mine" / "epoch_4" / "debugger", {tuple(indices): runs.seen_of(indices)})
     opened = viewer(served(tmp_path))
     page = opened.open("/")
-    expect(page.locator("main")).to_contain_text("3 captured datapoints, none of which has a score.")
+    expect(page.locator("main")).to_contain_text("3 captured datapoints, by index.")
     expect(page.locator("nav[aria-label='Captured datapoints'] a")).to_have_text(["5", "7", "40"])
     panel = page.locator("section[aria-label='Datapoint']")
     expect(panel.locator("h2").first).to_have_text("Datapoint 5")

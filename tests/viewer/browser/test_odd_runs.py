@@ -53,7 +53,15 @@ def test_damaged_run_shows_the_rest(viewer: Opener, served: Serve, tmp_path: Pat
     address = served(tmp_path)
     opened = viewer(address)
     expect(opened.open("/runs").locator(".problems li").first).to_be_visible()
-    expect(opened.open("/map?epoch=2").locator("canvas")).to_have_attribute("data-cells", "12")
+    page = opened.open("/map?epoch=2")
+    expect(page.locator("canvas")).to_have_attribute("data-cells", "12")
+    page.keyboard.press("ArrowLeft")  # an epoch whose scores cannot be read: what was captured is listed
+    expect(page.locator("main")).to_contain_text("No scores of this epoch can be read")
+    expect(page.locator("p.sub").first).to_have_text("12 captured datapoints, by index.")
+    page.keyboard.press("j")
+    page.wait_for_url("**dp=1**")
+    page = opened.open("/datapoint?epoch=1")
+    expect(page.locator("[data-debugger=features]")).to_have_count(1)
     expect(opened.open("/storage").locator(".problems li").first).to_be_visible()
     # The browser's console tells that the damaged epoch, which the map asks for ahead, has no scores; nothing else.
     opened.errors = [error for error in opened.errors if "/api/map" not in error or "epoch=1" not in error]

@@ -93,7 +93,7 @@ def test_map_of_two_runs_has_two_canvases(first: Viewer) -> None:
     page.wait_for_url(f"**on={ids[1]}**")  # the run whose map was clicked
     expect(page.locator("canvas")).to_have_count(2)
     expect(page.locator(".legend")).to_contain_text("no score (2)")
-    expect(page.locator("p.sub").first).to_contain_text("fail in all 2 runs")
+    expect(page.locator("p.sub").first).to_contain_text("fail in both runs")
 
 
 def test_worst_table_leads_to_the_datapoint(first: Viewer) -> None:
@@ -156,6 +156,8 @@ def test_through_time_is_a_strip_with_differences(first: Viewer) -> None:
     assert "epoch=1" in page.url
     page.get_by_label("value to follow").select_option(index=0)
     expect(page.locator(".frame")).to_have_count(2)
+    page.get_by_label("value to follow").select_option(label="text · caption")
+    expect(page.locator(".frame .none").first).not_to_have_text("NaN")
     page = first.open("/time?dp=4&epoch=0")  # before the first one that was captured
     expect(page.locator('.frame[aria-current="true"]')).to_have_attribute("data-epoch", "1")
 
@@ -184,7 +186,7 @@ def test_moving_onto_the_other_epoch_compares_with_another_one(first: Viewer) ->
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
     expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
-    cost = "A validation took 0.500 s in 2 epochs with debug outputs, 0.500 s in 1 epoch without (median)."
+    cost = "A validation took 0.500 s with debug outputs (median of 2 epochs), 0.500 s without (1 epoch)."
     expect(page.locator("main")).to_contain_text(cost)
     expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()

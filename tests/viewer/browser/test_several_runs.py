@@ -90,7 +90,7 @@ def cells(page: Any, name: str) -> list[list[str]]:
 
 def test_worst_rows_of_several_runs_say_of_which(three: Viewer) -> None:
     page = three.open(f"/map?metric=loss&percentile=10{both(three, 'a', 'b', 'c')}")
-    rows = [(row[0], row[1], row[4]) for row in cells(page, "Worst datapoints")]
+    rows = [(row[0], row[1], row[3]) for row in cells(page, "Worst datapoints")]
     assert rows[:6] == [
         ("5", "c", "9.500"),
         ("5", "a", "9"),
@@ -105,10 +105,24 @@ def test_worst_rows_of_several_runs_say_of_which(three: Viewer) -> None:
     expect(page.locator(f"{DATAPOINT} .tabs [aria-pressed=true]")).to_have_text("b")
 
 
+def test_a_datapoint_is_shown_in_a_run_in_which_it_fails(three: Viewer) -> None:
+    page = three.open(f"/map?metric=loss&percentile=5&dp=9{both(three, 'a', 'b', 'c')}")
+    expect(page.locator(f"{DATAPOINT} .tabs [aria-pressed=true]")).to_have_text("b")
+    expect(page.locator(f"{DATAPOINT} .pill")).to_have_text("fails")
+
+
+def test_one_run_disagrees_with_none(three: Viewer) -> None:
+    page = three.open(f"/map?metric=loss&order=disagreement{both(three, 'a', 'b')}")
+    expect(page.get_by_label("order of the map")).to_have_value("disagreement")
+    page = three.open(f"/map?metric=loss&order=disagreement{both(three, 'a')}")
+    expect(page.get_by_label("order of the map")).to_have_value("failures")
+    expect(page.locator("p.sub").first).to_contain_text("worst first")
+
+
 def test_worst_rows_of_one_run_have_no_run(three: Viewer) -> None:
     page = three.open(f"/map?metric=loss{both(three, 'b')}")
     assert cells(page, "Worst datapoints")[0][:2] == ["9", cells(page, "Worst datapoints")[0][1]]
-    assert page.get_by_role("table", name="Worst datapoints").locator("th").count() == 4
+    assert "run" not in page.get_by_role("table", name="Worst datapoints").locator("th").all_inner_texts()
     assert page.get_by_role("table", name="Common failures").count() == 0
 
 

@@ -22,6 +22,7 @@ function logTicks(low, high) {
   const found = [];
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += 1)
     for (const k of [1, 2, 5]) if (k * 10 ** e >= low * 0.999 && k * 10 ** e <= high * 1.001) found.push(k * 10 ** e);
+  if (found.length < 2) return ticks(low, high, 3);
   return found.length > 7 ? found.filter((x) => Math.abs(Math.log10(x) % 1) < 1e-9) : found;
 }
 

@@ -27,7 +27,7 @@ function fitted(width, height, side) {
 // `factor`: how often the server has enlarged it already.
 function img(src, width, height, alt, side, factor = 1) {
   const size = fitted(width / factor, height / factor, side);
-  return h("img", { src: picture(src), width: size.width, height: size.height, alt, class: size.pixels ? "pixels" : null, decoding: "async" });
+  return h("img", { src: picture(src), width: size.width, height: size.height, alt, class: size.pixels ? "pixels" : null, decoding: "async", loading: "lazy" });
 }
 
 function ofText(body, one) {
@@ -64,7 +64,7 @@ function differenceScale(found) {
 // The picture of a difference of two items that look like `like`, with its scale. `found` has src and scale.
 export function drawDifference(like, found, { side }) {
   const { width, height } = sheetSize(like.body);
-  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : null];
+  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : h("span.scale.faint", {}, "coloured where they differ")];
 }
 
 // What is not shown, or shown otherwise: said by the server, never left out.
@@ -207,10 +207,10 @@ function line(item, { small, side, span }) {
   return [chart, told || series.length > 1 ? h("div.under", {}, told, series.length > 1 ? keys(series) : null) : null];
 }
 
-// The range of two values that are drawn as lines, so that both have one axis; null when they are not.
-export function lineSpan(left, right) {
-  if (!left || !right || left.renderer !== "line" || right.renderer !== "line") return null;
-  const all = [left, right].flatMap((item) => item.body.series.flatMap((one) => one.values.map(number))).filter((y) => y !== null && Number.isFinite(y));
+// The range of values that are drawn as lines, so that all have one axis; null when they are not.
+export function lineSpan(...items) {
+  if (!items.length || items.some((item) => !item || item.renderer !== "line")) return null;
+  const all = items.flatMap((item) => item.body.series.flatMap((one) => one.values.map(number))).filter((y) => y !== null && Number.isFinite(y));
   return all.length ? extent(all) : null;
 }
 
@@ -230,7 +230,12 @@ export function drawLineDifference(left, right, { side }) {
 }
 
 export function keys(series) {
-  return series.map((one) => h("span", {}, h("i.keyline", { style: { color: one.colour, "border-top-style": one.dash ? "dashed" : "solid" } }), one.name));
+  return series.map((one) => h("span", {}, h("i.keyline", { style: { color: one.colour, "border-top-style": !one.dash ? "solid" : one.dash.startsWith("2") ? "dotted" : "dashed" } }), one.name));
+}
+
+// A number, or the text that stands in its place.
+export function scalarText(value, digits) {
+  return typeof value === "number" || /^-?(NaN|Infinity)$/.test(value) ? show(value, digits) : String(value ?? "–");
 }
 
 function cellOf(value, right) {
@@ -251,6 +256,31 @@ function tableOf(item) {
   ];
 }
 
+// A table of classes with its rows in the order of another one; anything else as it is.
+export function alignedTable(item, like) {
+  if (!item || !like || item.renderer !== "table" || like.renderer !== "table" || item.body.columns[0] !== "class") return item;
+  if (item.body.columns.join("\n") !== like.body.columns.join("\n")) return item;
+  const places = new Map(like.body.rows.map((row, i) => [row[0], i]));
+  const place = (row) => places.get(row[0]) ?? Infinity;
+  const rows = [...item.body.rows].sort((a, b) => (place(a) === place(b) ? 0 : place(a) - place(b)));
+  return { ...item, body: { ...item.body, rows } };
+}
+
+// The difference of two tables of classes, left less right; null when there is none.
+export function drawTableDifference(left, right) {
+  if (!left || !right || left.renderer !== "table" || right.renderer !== "table" || left.body.columns[0] !== "class") return null;
+  const { columns } = left.body;
+  if (columns.join("\n") !== right.body.columns.join("\n")) return null;
+  const others = new Map(right.body.rows.map((row) => [row[0], row]));
+  const numeric = columns.map((_, i) => i).filter((i) => i > 0 && left.body.rows.some((row) => typeof row[i] === "number"));
+  const rows = left.body.rows.map((row) => {
+    const other = others.get(row[0]);
+    return [row[0], ...numeric.map((i) => (other && number(row[i]) !== null && number(other[i]) !== null ? number(row[i]) - number(other[i]) : null))];
+  });
+  const body = { columns: ["class", ...numeric.map((i) => `Δ ${columns[i]}`)], rows, shown: rows.length, of: rows.length };
+  return tableOf({ ...left, name: `difference of ${left.name}, left less right`, body });
+}
+
 const DRAW = {
   image: (item, how) => [
     img(item.body.src, item.body.width, item.body.height, how.alt, how.side || pictureSide(), item.body.factor),
@@ -259,7 +289,7 @@ const DRAW = {
   histogram: (item, how) => histogram({ label: `histogram of ${item.name}`, edges: item.body.edges, counts: item.body.counts, width: how.small ? 220 : 320, height: how.small ? 96 : 120 }),
   table: tableOf,
   text: (item) => [h("pre.value", {}, item.body.text), item.body.of > item.body.shown ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "characters"))) : null],
-  scalar: (item) => h(typeof item.body.value === "number" ? "div.scalar" : "div.scalar.words", {}, typeof item.body.value === "number" || /^-?(NaN|Infinity)$/.test(item.body.value) ? show(item.body.value, 5) : String(item.body.value ?? "–"),
+  scalar: (item) => h(typeof item.body.value === "number" ? "div.scalar" : "div.scalar.words", {}, scalarText(item.body.value, 5),
     item.body.name && item.body.name !== String(item.body.value) ? h("small", {}, item.body.name) : null),
   problem: (item) => h("p.bad", {}, item.body.message),
 };

@@ -68,10 +68,23 @@ const app = {
     return app.go({ epoch: follows ? null : String(epoch) }, { replace: running });
   },
 
+  // One run disagrees with none.
+  order() {
+    const { order } = app.selection;
+    return order && (order !== "disagreement" || app.current.runs.length > 1) ? order : "failures";
+  },
+
+  // Why there is no datapoint to show.
+  nothing() {
+    const { run, live } = app.current;
+    if (app.selection.only === "failures" && app.current.scored) return "No datapoint fails here. Press f to see all of them.";
+    if (live) return "The run has not finished its first validation. This page shows it by itself.";
+    return run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "This run has no datapoint.";
+  },
+
   mapParameters() {
     const { ids, epoch, metric } = app.current;
-    const { order, percentile } = app.selection;
-    return { run: ids, epoch, metric, order: order || "failures", percentile, change: "no" };
+    return { run: ids, epoch, metric, order: app.order(), percentile: app.selection.percentile, change: "no" };
   },
 
   // A score map: that of the selection, or of another epoch or metric. Kept as long as the score files stay the same.
@@ -87,7 +100,13 @@ const app = {
   async shown() {
     if (!app.current.scored) return { positions: [], data: null, ...(await app.captured()) };
     const only = app.selection.only === "failures";
-    const data = await app.map();
+    let data;
+    try {
+      data = await app.map();
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      return { positions: [], data: null, trouble: error, ...(await app.captured()) }; // what was captured is there all the same
+    }
     if (last === null || last.data !== data || last.only !== only) {
       const positions = [];
       for (let i = 0; i < data.indices.length; i += 1) if (!only || data.fails.some((one) => one[i])) positions.push(i);
@@ -107,15 +126,16 @@ const app = {
     return app.current.metrics.find((m) => m.name === metric)?.label ?? metric;
   },
 
-  // The run whose datapoint is shown: the one that was asked for, or the first that has a score of it.
+  // The run whose datapoint is shown: the one that was asked for, or the first in which it fails, or has a score.
   async runOf(dp) {
     const { runs, run } = app.current;
     const asked = runs.find((one) => one.id === app.selection.on);
     if (asked || runs.length < 2 || dp === null) return asked || run;
     const { data } = await app.shown();
     const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
-    const r = at < 0 ? 0 : data.values.findIndex((values) => values[at] !== null);
-    return runs[Math.max(0, r)];
+    if (at < 0) return run;
+    const failing = data.fails.findIndex((fails) => fails[at]);
+    return runs[Math.max(0, failing >= 0 ? failing : data.values.findIndex((values) => values[at] !== null))];
   },
 
   // The datapoint in force: the selected one, or the first of the map.

@@ -3,11 +3,27 @@
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { epochText, number, show } from "../format.js";
-import { drawBody, drawDifference, drawLineDifference, lineSpan, scale, statsLine } from "../items.js";
+import { alignedTable, drawBody, drawDifference, drawLineDifference, drawTableDifference, lineSpan, scale, statsLine } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
 const MODES = { success: "Failure and success", epochs: "Two epochs", runs: "Two runs" };
+
+const upper = (text) => text[0].toUpperCase() + text.slice(1);
+
+// How far the sides of a layer are apart, in words.
+function apart(one) {
+  const { distance, left, right } = one;
+  if (!left || !right) return null;
+  if (!distance) return h("p.faint", {}, left.renderer === right.renderer && JSON.stringify(left.body) === JSON.stringify(right.body) ? "the same" : left.renderer === "table" ? null : "not comparable");
+  const share = number(distance.differing);
+  if (share !== null) return h("div.stats", { title: distance.over || null }, h("span", {}, "places that differ ", h("b", {}, `${show(share * 100)} %`)));
+  return h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))),
+    number(distance.cosine) === null ? null : h("span", {}, "cosine ", h("b", {}, show(distance.cosine))));
+}
+
+// What layers are ordered by: the share of places that differ, or the relative distance.
+const amount = (distance) => (distance ? number(distance.differing) ?? number(distance.relative_l2) ?? 0 : 0);
 
 function sideCard(app, side, mode) {
   const run = app.list.runs.find((one) => one.id === side.run);
@@ -17,7 +33,7 @@ function sideCard(app, side, mode) {
   const scored = score && score.value !== null && score.value !== undefined;
   const fails = scored && score.fails;
   return h("div.sidecard", { data: { run: side.run, epoch: String(side.epoch), dp: String(side.dp) } },
-    h("div.head", {}, h("h2", {}, mode === "epochs" ? `Epoch ${side.epoch}` : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
+    h("div.head", {}, h("h2", {}, mode === "epochs" ? upper(epochText(side.epoch)) : mode === "runs" ? (run ? run.name : side.run) : `Datapoint ${side.dp}`),
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.label} `, h("b", {}, show(s.value, 4))))),
@@ -25,9 +41,9 @@ function sideCard(app, side, mode) {
 }
 
 function layer(one, largest) {
-  const distance = one.distance;
-  const relative = distance ? number(distance.relative_l2) : null;
-  const share = relative === null || !Number.isFinite(relative) || !largest ? 0 : relative / largest;
+  const relative = amount(one.distance);
+  const share = !Number.isFinite(relative) || !largest ? 0 : relative / largest;
+  const right = alignedTable(one.right, one.left);
   const sheet = [one.left, one.right].some((item) => item && ["channels", "attention", "line"].includes(item.renderer));
   const side = window.innerWidth > 1900 ? (sheet ? 480 : 320) : 240;
   const span = lineSpan(one.left, one.right);
@@ -35,10 +51,9 @@ function layer(one, largest) {
   const like = one.left || one.right;
   return h("article.layer", { data: { layer: one.id } },
     h("div.label", {}, one.debugger ? h("p.mono.faint", {}, one.debugger) : null, h("h3", {}, one.name),
-      distance ? [h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })),
-        h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))), h("span", {}, "cosine ", h("b", {}, show(distance.cosine))))] : h("p.faint", {}, "not comparable")),
-    cell(one.left, "on the left"), cell(one.right, "on the right"),
-    h("div.item", {}, one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || h("span.faint", {}, "–")));
+      one.distance ? h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })) : null, apart(one)),
+    cell(one.left, "on the left"), cell(right, "on the right"),
+    h("div.item", {}, one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || drawTableDifference(one.left, right) || h("span.faint", {}, one.left && one.right ? "–" : "")));
 }
 
 // In how many of the chosen runs the datapoint fails, as the map counts it.
@@ -50,7 +65,7 @@ async function common(app, dp) {
 
 export function mount(root, app) {
   const buttons = Object.fromEntries(Object.entries(MODES).map(([mode, text]) => [mode, h("button", { onclick: () => app.go({ mode, other: null }) }, text)]));
-  const other = h("input", { type: "search", inputmode: "numeric", "aria-label": "the other one", style: { width: "96px" }, onchange: (event) => app.go({ other: event.target.value.trim() || null }) });
+  const other = h("input", { type: "search", inputmode: "numeric", "aria-label": "the other one", style: { width: "96px" }, onchange: (event) => { event.target.blur(); app.go({ other: event.target.value.trim() || null }); } });
   const otherOne = h("select", { "aria-label": "the other epoch", onchange: (event) => app.go({ other: event.target.value }) });
   const otherControl = h("label.control", {});
   const tabs = runTabs(app);
@@ -89,7 +104,7 @@ export function mount(root, app) {
         const elsewhere = captured.filter((e) => e !== "eval");
         notice.hidden = true;
         if (mode === "epochs") {
-          const others = captured.filter((e) => e !== epoch).map((e) => ({ id: e, name: `epoch ${e}` }));
+          const others = elsewhere.filter((e) => e !== epoch).map((e) => ({ id: e, name: `epoch ${e}` }));
           wanted = choose("the other epoch", others, others.filter((e) => Number(e.id) < Number(epoch)).at(-1));
         } else if (mode === "success") {
           other.placeholder = "nearest";
@@ -100,13 +115,14 @@ export function mount(root, app) {
           asked = [run.id, wanted];
           wanted = null;
         } else replace(otherControl);
-        if (dp === null) return void replace(body, kind("Nothing to compare yet", "No datapoint of this run has a score yet."));
+        if (dp === null) return void replace(body, kind("Nothing to compare yet", app.nothing()));
         if (mode === "runs" && ids.length < 2) return void replace(body, kind("One run is picked", h("p", {}, "Tick a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
+        if (mode === "epochs" && run.kind === "evaluation") return void replace(body, kind("An evaluation has one epoch", "There is no second one to compare with."));
         if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no second one to compare with yet."));
         const answer = await get("/api/compare", { mode, run: asked, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
         const often = ids.length > 1 ? await common(app, dp) : null;
         if (late()) return;
-        const distances = answer.layers.map((l) => (l.distance ? number(l.distance.relative_l2) : 0)).filter(Number.isFinite);
+        const distances = answer.layers.map((l) => amount(l.distance)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);
         const about = h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Difference")), h("p.sub", {}, "Left less right. Layers that differ most come first."),
           answer.note ? h("p.note", {}, answer.note) : null, often ? h("p.note", {}, often) : null);
@@ -114,7 +130,6 @@ export function mount(root, app) {
           h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
             answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing beside it")), h("p.soft", {}, answer.problem))),
           answer.problem && answer.right ? h("p.soft", {}, answer.problem) : null,
-          answer.problem && elsewhere.length && !captured.includes(epoch) ? h("p.soft", {}, "Captured in epoch ", elsewhere.map((e, i) => [i ? ", " : "", app.link({ epoch: e }, e)]), ".") : null,
           answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
       } catch (error) {
         if (!late()) replace(body, failure(error));

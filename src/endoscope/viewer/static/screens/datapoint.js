@@ -99,11 +99,11 @@ export function datapointPanel(app, { alone = false } = {}) {
       tabs.show(run);
       if (dp === null) {
         title.textContent = "Datapoint";
-        replace(pill);
+        pill.className = pill.textContent = "";
         replace(links);
         sub.textContent = "";
         replace(numbers);
-        replace(body, kind("Nothing to show yet", app.selection.only === "failures" ? "No datapoint fails here. Press f to see all of them." : run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "The run has not finished its first validation. This page shows it by itself."));
+        replace(body, kind("Nothing to show yet", app.nothing()));
         return;
       }
       title.textContent = `Datapoint ${dp}`;
@@ -135,7 +135,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       announce(`Datapoint ${dp}, ${pill.textContent}, ${sentence(answer)}`);
     } catch (error) {
       if (!late()) {
-        replace(pill);
+        pill.className = pill.textContent = "";
         replace(numbers);
         sub.textContent = "";
         replace(body, failure(error));

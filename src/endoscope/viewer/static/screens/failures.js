@@ -42,15 +42,17 @@ export function worstTable(app, data, rows) {
   };
   const since = several || previous === null || previous === undefined ? "change" : `since epoch ${previous}`;
   const changed = rows.some((row) => row.change !== null && row.change !== undefined);
-  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ["label", 0], ["predicted", 0], [app.named(data.metric), 1], ...(changed ? [[since, 1]] : [])];
+  const labelled = rows.some((row) => row.label !== null && row.label !== undefined);
+  const told = rows.some((row) => row.prediction !== null && row.prediction !== undefined);
+  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ...(labelled ? [["label", 0]] : []), ...(told ? [["predicted", 0]] : []), [app.named(data.metric), 1], ...(changed ? [[since, 1]] : [])];
   const pick = (row) => ({ dp: String(row.dp), ...(several ? { on: row.run.id } : {}) });
   return h("table", { "aria-label": "Worst datapoints" },
     h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),
     h("tbody", {}, rows.map((row) => h("tr.pick", { data: { key: String(row.dp), run: row.run.id }, onclick: (event) => { if (!event.target.closest("a")) app.go(pick(row)); } },
       h("td.num", {}, app.link(pick(row), row.dp)),
       several ? h("td", {}, row.run.name) : null,
-      h("td", {}, row.label ?? "–"),
-      h("td", {}, predicted(row)),
+      labelled ? h("td", {}, row.label ?? "–") : null,
+      told ? h("td", {}, predicted(row)) : null,
       h("td.num", {}, show(row.value, 4)),
       changed ? h("td.num", {}, change(row.change)) : null))));
 }

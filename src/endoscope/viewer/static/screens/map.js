@@ -23,8 +23,12 @@ export function mount(root, app) {
   const order = h("select", { "aria-label": "order of the map", onchange: (event) => app.go({ order: event.target.value === "failures" ? null : event.target.value }) });
   const only = h("button", { "aria-pressed": "false", title: "failures only (f)", onclick: () => app.go({ only: app.selection.only === "failures" ? null : "failures" }) }, "Failures only");
   const percentile = h("input", {
-    type: "number", min: 0.1, max: 100, step: "any", "aria-label": "the worst percent that fail", style: { width: "64px" },
-    onchange: (event) => app.go({ percentile: event.target.value === "5" || !event.target.value ? null : event.target.value }),
+    type: "number", min: 0, max: 100, step: "any", "aria-label": "the worst percent that fail", style: { width: "64px" },
+    onchange: (event) => {
+      if (!event.target.reportValidity()) return; // said beside the field
+      event.target.value ||= "5";
+      app.go({ percentile: event.target.value === "5" ? null : event.target.value });
+    },
   });
   const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
   const legend = h("div.legend", {});
@@ -128,7 +132,7 @@ export function mount(root, app) {
   function describe() {
     const { data, positions } = shown;
     const percent = number(data.percentile);
-    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in all ${data.failures.length} runs` : `${count(data.failures[0] || 0)} fail (of the worst ${show(percent)} %)`;
+    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in ${data.failures.length === 2 ? "both" : `all ${data.failures.length}`} runs` : `${count(data.failures[0] || 0)} ${data.failures[0] === 1 ? "fails" : "fail"} (of the worst ${show(percent)} %)`;
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
     replace(problems, data.problems.map((text) => h("li", {}, text)));
@@ -189,7 +193,7 @@ export function mount(root, app) {
     async update() {
       const choices = Object.entries(ORDERS).filter(([name]) => name !== "disagreement" || app.current.runs.length > 1);
       replace(order, choices.map(([name, text]) => h("option", { value: name }, text)));
-      order.value = app.selection.order || "failures";
+      order.value = app.order();
       only.setAttribute("aria-pressed", String(app.selection.only === "failures"));
       if (document.activeElement !== percentile) percentile.value = app.selection.percentile || "5";
       const late = turn();
@@ -198,24 +202,29 @@ export function mount(root, app) {
         maps.style.minHeight = `${Math.max(240, plan.rows * plan.size)}px`;
       }
       const detail = panel.update();
-      if (!app.current.scored) {
+      const unscored = (kept) => {
         shown = null;
         drawn = [];
-        const kept = await app.captured();
-        if (late()) return;
+        delete maps.dataset.runs;
+        maps.style.minHeight = "";
+        replace(problems);
         listed.textContent = kept.of ? "Captured datapoints" : "Worst datapoints";
+        const title = kept.trouble ? kept.trouble.message : app.current.metric ? "No scores of this epoch that can be read" : "No scores yet";
         const none = app.current.metric ? "Other epochs have some: choose one above." : app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has.";
-        replace(maps, kind(app.current.metric ? "No scores of this epoch that can be read" : "No scores yet", kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
+        replace(maps, kind(title[0].toUpperCase() + title.slice(1), kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
         replace(legend);
         replace(common);
         replace(worst, kept.of ? capturedList(app, kept) : null);
-        sub.textContent = kept.of ? `${plural(kept.of, "captured datapoint")}, none of which has a score.` : "";
-        await detail;
-        return;
-      }
+        sub.textContent = kept.of ? `${plural(kept.of, "captured datapoint")}, by index.` : "";
+      };
       try {
         const answer = await app.shown();
         if (late()) return;
+        if (answer.data === null) {
+          unscored(answer);
+          await detail;
+          return;
+        }
         listed.textContent = "Worst datapoints";
         const same = answer === shown; // only the datapoint is another
         shown = answer;
@@ -232,6 +241,8 @@ export function mount(root, app) {
         drawn = [];
         delete maps.dataset.runs;
         replace(maps, failure(error));
+        sub.textContent = "";
+        replace(problems);
         replace(legend);
         replace(common);
         replace(worst);

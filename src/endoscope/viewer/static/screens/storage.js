@@ -5,7 +5,7 @@ import { failure, h, kind, replace, skeleton, table } from "../dom.js";
 import { bytes, count, plural, show } from "../format.js";
 import { turns } from "../turns.js";
 
-function folder(one, largest) {
+function folder(one, largest, running) {
   const pages = one.pages;
   const total = (key) => pages.reduce((sum, page) => sum + (page[key] || 0), 0);
   const dropped = total("dropped");
@@ -14,7 +14,7 @@ function folder(one, largest) {
       h("span.track", { "aria-hidden": "true" }, h("span.share", { style: { width: `${(one.bytes / Math.max(1, largest)) * 100}%` } })),
       h("span.pills", {}, one.damage.length ? h("span.pill.bad", {}, plural(one.damaged, "damaged record")) : null,
       dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
-      pages.some((page) => !page.closed) ? h("span.pill", {}, "still open") : null)),
+      pages.some((page) => !page.closed) ? h("span", { class: running ? "pill" : "pill warn" }, running ? "still open" : "cut off") : null)),
     one.damaged > one.damage.length ? h("p.sub", {}, `The first ${one.damage.length} of ${count(one.damaged)}:`) : null,
     one.damage.length ? table("Damage", [
       { title: "file", cell: (d) => d.file }, { title: "record", number: true, cell: (d) => d.record ?? "–" }, { title: "reason", cell: (d) => d.reason }], one.damage) : null,
@@ -23,15 +23,14 @@ function folder(one, largest) {
       { title: "records", number: true, cell: (p) => count(p.records || 0) },
       { title: "datapoints", number: true, cell: (p) => count(p.datapoints || 0) },
       { title: "dropped", number: true, cell: (p) => count(p.dropped || 0) },
-      { title: "closed", cell: (p) => (p.closed ? "yes" : "no, still written or cut off") },
+      { title: "closed", cell: (p) => (p.closed ? "yes" : running ? "no, still written" : "no, cut off") },
       { title: "size", number: true, cell: (p) => bytes(p.bytes) }], pages)));
 }
 
 // What capturing cost: the validations with it beside those without.
 function costText({ captured, others }) {
-  const took = (one, what) => `${show(one.median_s)} s in ${plural(one.epochs, `epoch`)} ${what}`;
-  const median = captured.epochs > 1 || (others && others.epochs > 1) ? " (median)" : "";
-  return `A validation took ${took(captured, "with debug outputs")}${others ? `, ${took(others, "without")}` : ""}${median}.`;
+  const took = (one, what) => `${show(one.median_s)} s ${what} (${one.epochs > 1 ? "median of " : ""}${plural(one.epochs, "epoch")})`;
+  return `A validation took ${took(captured, "with debug outputs")}${others ? `, ${took(others, "without")}` : ""}.`;
 }
 
 function otherFiles(files) {
@@ -54,7 +53,7 @@ function runPanel(run, answer) {
     answer.cost ? h("p.sub", {}, costText(answer.cost)) : null,
     h("p.sub", {}, "Damaged: what opening the pages shows. Their bytes are checked when a datapoint is read; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
     answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
-    answer.folders.length ? answer.folders.map((one) => folder(one, largest)) : kind("No pages", "This run keeps scores and losses only: no debugger was configured, and save_datapoints is 0."),
+    answer.folders.length ? answer.folders.map((one) => folder(one, largest, run.status === "running")) : kind(run.status === "running" ? "No pages yet" : "No pages", run.status === "running" ? "They appear here with the first validation that keeps some." : "This run kept no datapoints, outputs or debug outputs."),
     otherFiles(answer.files));
 }
 

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { lineChart } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { epochText, number, show } from "../format.js";
-import { drawBody, drawDifference, isPicture, keys, scale, statsLine } from "../items.js";
+import { drawBody, drawDifference, drawLineDifference, isPicture, keys, lineSpan, scalarText, scale, statsLine } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
@@ -18,13 +18,23 @@ async function choices(app, run, dp) {
   return answer.sections.filter((s) => s.name === "debugger" || s.name === "outputs").flatMap((s) => s.items.map((item) => ({ ...item, section: s })));
 }
 
-function frame(app, one, on, first) {
+// What a value is in few words, where it is no picture.
+function brief(item) {
+  if (!item) return "not captured";
+  if (item.renderer === "problem") return "damaged";
+  if (item.renderer === "scalar") return scalarText(item.body.value, 4).slice(0, 24);
+  return item.stats ? `mean ${show(item.stats.mean)}` : item.renderer;
+}
+
+const deltaText = (difference) => (number(difference.differing) !== null ? `${show(number(difference.differing) * 100)} % differ` : `Δ ${show(difference.mean_abs)}`);
+
+function frame(app, one, on, first, span) {
   const { item, difference } = one;
   return h("button.frame", { "aria-current": on ? "true" : null, "aria-label": epochText(one.epoch), data: { epoch: String(one.epoch) }, onclick: () => app.setEpoch(one.epoch) },
     h("span.epoch", {}, epochText(one.epoch)),
-    item && isPicture(item) ? drawBody(item, { small: true, side: window.innerWidth > 1900 ? 240 : 160, of: epochText(one.epoch) })
-      : h("span.none", {}, item && item.renderer === "scalar" ? show(item.body.value, 4) : item && item.stats ? `mean ${show(item.stats.mean)}` : item ? item.renderer : "not captured"),
-    h("span.delta", {}, difference ? `Δ ${show(difference.mean_abs)}` : first ? "first" : "not comparable"));
+    item && (isPicture(item) || item.renderer === "line") ? drawBody(item, { small: true, side: window.innerWidth > 1900 ? 240 : 160, of: epochText(one.epoch), span })
+      : h("span.none", {}, brief(item)),
+    h("span.delta", {}, difference ? deltaText(difference) : first ? "first" : "not comparable"));
 }
 
 function series(answer) {
@@ -55,25 +65,27 @@ export function mount(root, app) {
     if (at < 0) at = Number(epoch) < Number(found[0].epoch) ? 0 : found.length - 1;
     const now = found[at];
     const before = found[at - 1];
-    const exact = String(now.epoch) === epoch;
+    const exact = String(now.epoch) === epoch || now.epoch === "eval";
+    const span = lineSpan(...found.map((e) => e.item));
     const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": epochText(now.epoch), oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
     const held = document.activeElement && document.activeElement.getAttribute("aria-label") === "captured epoch";
     const wide = window.innerWidth > 1900;
     const side = wide ? 704 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
-    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, of: name }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
+    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, of: name, span }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
     const lines = series(answer);
     replace(body,
       answer.note ? h("p.note", {}, answer.note) : null,
-      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0))),
+      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0, span))),
       h("div.slider", {}, slider, h("output.mono", {}, epochText(now.epoch)), exact ? null : h("span.faint", {}, `${epochText(epoch)} was not captured`)),
       h("div.section", {}, h("div.stage", {},
         now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch has no such value."),
-        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, answer.note ? "The first of the epochs shown." : "The first captured epoch: nothing before it."),
+        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, answer.note ? "The first of the epochs shown." : now.epoch === "eval" ? "An evaluation has one epoch." : "The first captured epoch: nothing before it."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
-          now.difference.src ? drawDifference(now.item, now.difference, { side }) : null,
-          h("div.stats", {}, h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs))))) : null)),
+          now.difference.src ? drawDifference(now.item, now.difference, { side }) : before ? drawLineDifference(now.item, before.item, { side }) : null,
+          h("div.stats", {}, number(now.difference.differing) !== null ? h("span", {}, "places that differ ", h("b", {}, `${show(number(now.difference.differing) * 100)} %`))
+            : [h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs)))])) : null)),
       lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: wide ? 300 : 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
     if (held) body.querySelector('[aria-label="captured epoch"]').focus();
@@ -89,7 +101,7 @@ export function mount(root, app) {
         notice.hidden = true;
         tabs.show(run);
         if (dp === null) {
-          replace(body, kind("Nothing to follow yet", "No datapoint of this run has a score yet."));
+          replace(body, kind("Nothing to follow yet", app.nothing()));
           return;
         }
         sub.textContent = `Datapoint ${dp} of ${run.name}; differences are to the captured epoch before.`;
