@@ -17,7 +17,7 @@ from tests.viewer.payloads import PAYLOADS
 import endoscope
 from endoscope.errors import DatapointNotFoundError, PageError
 from endoscope.runs import Run
-from endoscope.viewer import display
+from endoscope.viewer import display, html
 from endoscope.viewer.display import display_debug_outputs, load_debug_outputs
 from endoscope.viewer.notebook import run_html
 
@@ -67,9 +67,35 @@ def test_every_debugger_and_its_values_are_there(folder: Path) -> None:
     assert "1×10×4×4 · float32 · min" in seen.text
     assert "1 NaN, 0 infinite" in seen.text
     pictures = [at["src"] or "" for tag, at in seen.tags if tag == "img"]
-    assert len(pictures) == 5
+    assert len(pictures) == 6  # the map of gradcam alone, and over the input
     for src in pictures:
         Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))).verify()
+
+
+def test_a_mask_has_both_pictures_and_the_colours_of_its_classes(folder: Path) -> None:
+    mask = torch.zeros(2, 8, 8, dtype=torch.int64)
+    mask[:, :4] = 1
+    runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): {"seg": {"mask": mask}}})
+    seen = Seen(display_debug_outputs(folder / "epoch_1", 1)._repr_html_())
+    assert seen.harmless()
+    pictures = [at for tag, at in seen.tags if tag == "img"]
+    assert [at["alt"] for at in pictures] == ["mask, 1×8×8, alone", "mask, 1×8×8, over the input"]
+    assert pictures[0]["src"] != pictures[1]["src"]
+    assert len({at["fill"] for tag, at in seen.tags if tag == "rect"}) == 2
+    for words in ("alone", "over the input", "cat", "50.0 %"):
+        assert words in seen.text
+
+
+def test_a_colour_that_is_none_is_not_written() -> None:
+    for colour in ("url(http://x.example)", '#000000"/><script>', None, 7):
+        swatch = Seen(html.Swatch(colour, "<b>").html)
+        assert [tag for tag, _ in swatch.tags] == ["svg"]
+        assert swatch.text.strip() == "<b>"
+    assert "rect" in html.Swatch("#0065b0", 1).html
+
+
+def test_short_rows_of_a_table_are_filled() -> None:
+    assert html.tidy(["class", "name", "x"], [[1, "1"], [2]]) == (["class", "x"], [[1, None], [2, None]])
 
 
 def test_the_folder_may_be_the_debuggers_own_or_an_evaluation(folder: Path, tmp_path: Path) -> None:

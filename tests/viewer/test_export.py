@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from tests.viewer import runs
 
@@ -17,6 +18,7 @@ from endoscope.errors import ConfigError
 from endoscope.runs import Run
 from endoscope.viewer import export as module
 from endoscope.viewer.export import Wanted, export, made_page
+from endoscope.viewer.shown import value_text
 
 PAYLOADS = [
     "<script>alert(1)</script>",
@@ -112,9 +114,9 @@ def test_statistics_of_a_captured_tensor(tmp_path: Path) -> None:
     assert debugger is not None
     value = debugger[4]["encoder"]["output"]
     shape = "×".join(map(str, value.shape))
-    numbers = (
-        f"min {value.min():.4g}, mean {value.mean():.4g}, max {value.max():.4g}, std {value.std(correction=0):.4g}"
-    )
+    parts = {"min": value.min(), "mean": value.mean(), "max": value.max(), "std": value.std(correction=0)}
+    numbers = ", ".join(f"{name} {part:.4g}" for name, part in parts.items()).replace("-", "−")
+    assert "min −" in numbers
     said = f"{shape} · float32 · {numbers} of all values · 0 NaN, 0 infinite"
     assert said in page(run.path, datapoints=(4,)).text
 
@@ -126,6 +128,80 @@ def test_every_section_and_debugger_is_there(tmp_path: Path) -> None:
     assert "images/5.png" in found.text
     assert found.count("img") >= 6  # map, input, features, video, attention, gradcam
     assert all(attrs["src"].startswith("data:image/png;base64,") for tag, attrs in found.tags if tag == "img")  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def masked(tmp_path: Path) -> Path:
+    """A run whose debugger gave a mask and a heatmap over an image, and a class without a name."""
+    folder = runs.training(tmp_path / "masked", epochs=1)
+    mask = torch.zeros(2, 8, 8, dtype=torch.int64)
+    mask[:, :4] = 1
+    seen = {"seg": {"mask": mask}, "gradcam": {"gradcam": torch.rand(2, 8, 8)}}
+    runs.write_pages(folder / "epoch_0" / "debugger", {(0, 1): seen})
+    runs.write_pages(folder / "epoch_0" / "outputs", {(0, 1): runs.outputs_of([0, 1])})
+    return folder
+
+
+def test_masks_and_heatmaps_are_shown_alone_and_over_the_input(masked: Path) -> None:
+    content = made_page([masked], Wanted(datapoints=(1,)))
+    pictures = {attrs["alt"]: attrs for tag, attrs in Page(content).tags if tag == "img"}
+    for name in ("mask", "gradcam"):
+        alone, over = (pictures[f"{name}, 1×8×8, {caption}"] for caption in ("alone", "over the input"))
+        assert alone["src"] != over["src"]
+        assert (alone["width"], alone["height"]) == (over["width"], over["height"]) == ("256", "256")
+    captions = re.findall(r"<figcaption>(alone|over the input)</figcaption>", content)
+    assert captions == ["alone", "over the input"] * 2
+    assert pictures["inputs, 1×3×8×8"]["width"] == "256"  # one picture has no caption
+
+
+def test_classes_of_a_mask_have_their_colours(masked: Path) -> None:
+    content = made_page([masked], Wanted(datapoints=(1,)))
+    rows = re.findall(r'<tr><td><svg [^>]*><rect [^>]*fill="(#[0-9a-f]{6})"/></svg> (\d)</td><td>(\w+)</td>', content)
+    assert [(index, name) for _, index, name in rows] == [("0", "cat"), ("1", "dog")]
+    assert len({colour for colour, _, _ in rows}) == 2
+    assert "<td>#" not in content
+
+
+def test_names_that_only_repeat_are_left_out(masked: Path) -> None:
+    assert "class name output probability" in page(masked, datapoints=(1,)).text
+    assert "1 (dog)" in page(masked, datapoints=(1,)).text
+    runs.write_about(masked, epochs=1, class_names=["0", "1", "2"])
+    found = page(masked, datapoints=(1,)).text
+    assert "class output probability" in found
+    assert "1 (1)" not in found
+
+
+def test_scores_have_a_heading_of_their_own(tmp_path: Path) -> None:
+    found = page(runs.training(tmp_path / "run"), datapoints=(5,))
+    assert re.search(r"Meta info .* Scores label ship · predicted .* loss .* Outputs", found.text)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (-1.5, "−1.5"),
+        (-1e-7, "−1e−07"),
+        (-0.0, "0"),
+        (-3, "−3"),
+        (-(10**400), f"−1{'0' * 400}"),
+        (float("-inf"), "−∞"),
+        (float("nan"), "NaN"),
+        (None, "–"),
+        (True, "True"),
+        ("a-b", "a-b"),
+    ],
+)
+def test_numbers_are_written_as_in_the_viewer(value: Any, said: str) -> None:
+    assert value_text(value) == said
+
+
+def test_infinite_outputs_are_numbers(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "run", epochs=1)
+    outputs = torch.tensor([[float("-inf"), 1.0, 2.0]] * 2)
+    runs.write_pages(folder / "epoch_0" / "outputs", {(0, 1): {"outputs": outputs}})
+    found = page(folder, datapoints=(1,)).text
+    assert "0 cat −∞ –" in found
+    assert "Infinity" not in found
 
 
 def test_chosen_datapoints_and_epochs(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_bytes_of_an_image_come_out_as_they_are() -> None:
 def test_an_image_of_other_numbers_says_what_is_black_and_white() -> None:
     body = draw(torch.tensor([[[-2.0, 3.0], [0.0, 1.0]]]).repeat(3, 1, 1), About("x", "inputs")).body
     assert body["range"] == [-2.0, 3.0]
-    assert body["note"] == "black -2, white 3: the smallest and largest value"
+    assert body["note"] == "black −2, white 3: the smallest and largest value"
 
 
 def test_nan_in_an_image_has_its_own_colour() -> None:

@@ -88,14 +88,13 @@ def _datapoint(folder: Path, idx: int) -> Datapoint | None:
     return Datapoint(run, epoch if epoch is not None else Epoch(run, number), idx)
 
 
-def _item(found: Found, datapoint: Datapoint | None, *, draw_picture: bool) -> tuple[str, bool]:
+def _item(found: Found, datapoint: Datapoint | None, *, draw_picture: bool) -> tuple[str, int]:
+    """An item as HTML, and how many pictures are in it."""
     about = datapoint.about(found) if datapoint is not None else _about(found)
     left_out = None if draw_picture else f"not drawn: {MOST_PICTURES} pictures are shown at once"
     one = shown(found, about, no_picture=left_out)
     said = [*one.said, str(one.body["note"])] if one.body.get("note") else one.said
-    png = one.picture.png() if one.picture is not None else None
-    inside = html.body(one.form, one.body, png=png)
-    return f'<div style="margin:6px 0">{html.facts(said)}{inside}</div>', png is not None
+    return f'<div style="margin:6px 0">{html.facts(said)}{html.item(one)}</div>', len(one.pictures)
 
 
 def _about(found: Found) -> About:

@@ -28,7 +28,7 @@ from endoscope.viewer.datapoint import Datapoint
 from endoscope.viewer.html import text
 from endoscope.viewer.render.plain import cell
 from endoscope.viewer.render.registry import describe
-from endoscope.viewer.shown import shown
+from endoscope.viewer.shown import shown, value_text
 from endoscope.viewer.values import SECTIONS, Found
 
 WORST = 12
@@ -293,7 +293,7 @@ class _Section:
         values = [points.get(number, float("nan")) for number in range(min(numbers), max(numbers) + 1)]
         if len(values) > 10 * _MOST_EPOCHS:  # epochs far apart: by their order
             values = [points[number] for number in numbers]
-        last = f"epoch {numbers[0]} to {numbers[-1]}; last {html.shown(points[numbers[-1]])}"
+        last = f"epoch {numbers[0]} to {numbers[-1]}; last {value_text(points[numbers[-1]])}"
         drawn = html.line(values, dots=len(values) <= 60)
         return f"<figure><h3>{text(name)}</h3>{drawn}<figcaption>{text(last)}</figcaption></figure>"
 
@@ -335,7 +335,7 @@ class _Section:
             "of": _where(self._ranked),
             "datapoints": len(table.indices),
             "fail": f"{int(fails.sum()):,} (of the worst {ranking.PERCENTILE} %, and every NaN)",
-            "from": html.shown(float(finite.min())) + " to " + html.shown(float(finite.max())) if len(finite) else None,
+            "from": f"{value_text(float(finite.min()))} to {value_text(float(finite.max()))}" if len(finite) else None,
             "NaN": int(column.nan.sum()),
             "infinite": int(np.isinf(column.values[~column.missing]).sum()),
             "without the score": int(column.missing.sum()),
@@ -348,7 +348,7 @@ class _Section:
             if column.missing[at]:
                 break
             one = Datapoint(self._run, self._ranked, int(table.indices[at]))
-            index = html.Link(one.idx, self._anchor(one.idx)) if one.idx in chosen else one.idx
+            index = html.Link(one.idx, self._anchor(one.idx)) if one.idx in chosen else str(one.idx)
             value = float(column.values[at])
             rows.append([index, value, "fails" if fails[at] else "", cell(one.label_text), _prediction(one)])
         worst = html.table(["index", metric, "", "label", "predicted"], rows)
@@ -371,7 +371,7 @@ class _Section:
         for epoch in epochs:
             at = Datapoint(self._run, epoch, idx)
             heading = f"<h2>{text(_where(epoch).capitalize())}</h2>" if len(epochs) > 1 else ""
-            parts.append(f"{heading}{self._scores(at)}")
+            parts.append(f"{heading}<h3>Scores</h3>{self._scores(at)}")
             parts += [self._values(at, name) for name in SECTIONS if name not in _FIXED]
         where = f", {_where(epochs[0])}" if len(epochs) == 1 else ""
         title = f"Datapoint {idx} of {_run_name(self._run)}{where}"
@@ -415,8 +415,7 @@ class _Section:
     def _item(self, at: Datapoint, found: Found) -> str:
         one = shown(found, at.about(found), no_picture=_FULL if self._bound.full else None)
         if one.picture is not None:
-            inside = html.picture(one.picture, f"{one.form} of {cell(found.name)}")
-            inside += html.of_text(one.body) + html.legend(one.body)
+            inside = html.pictures(one)
         elif one.form == "problem":
             self._bound.pictures += one.body["message"] == _FULL
             inside = html.note(self._shown(one.body["message"]), "problem")

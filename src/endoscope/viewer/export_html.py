@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from endoscope.viewer.html import data_address, text, tokens
+from endoscope.viewer.html import Swatch, classes, data_address, number, scalar, text, tidy, tokens
 from endoscope.viewer.ranking import Bools, Column
 from endoscope.viewer.render.pictures import Picture
 from endoscope.viewer.render.registry import Body, Form
 from endoscope.viewer.render.sheets import ordinal
+from endoscope.viewer.shown import Shown, value_text
 
 MOST_CELLS = 50_000
-_CORNERED = 7  # pixels of a cell that has room for the corner of a failure
 """Cells of a score map picture."""
+_CORNERED = 7  # pixels of a cell that has room for the corner of a failure
 _MOST_PICTURE = 400_000  # bytes of one picture
 _MOST_POINTS = 1000
 _WIDTH, _HEIGHT = 320, 120
@@ -35,6 +36,7 @@ h1, h2, h3, h4, p, figure, dl, dd { margin: 0; }
 h1 { font-size: 20px; line-height: 28px; } h2 { font-size: 16px; line-height: 24px; margin-bottom: 8px; }
 h3 { font-size: 13px; margin: 12px 0 4px; } h4 { font: 600 13px/20px var(--mono); color: var(--accent);
   margin: 12px 0 4px; }
+section > * + h2 { margin-top: 28px; border-top: 1px solid var(--line); padding-top: 16px; }
 a { color: var(--accent); }
 section { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 16px 20px;
   margin: 16px 0; overflow-x: auto; }
@@ -45,8 +47,10 @@ section { background: var(--panel); border: 1px solid var(--line); border-radius
 .problem { color: var(--warn); overflow-wrap: anywhere; }
 .flow { display: flex; flex-wrap: wrap; gap: 12px 28px; align-items: flex-start; }
 .flow > * { min-width: 0; max-width: 100%; }
+.pair { display: flex; flex-wrap: wrap; gap: 4px 12px; align-items: flex-start; }
 img { display: block; max-width: 100%; height: auto; image-rendering: pixelated; margin: 4px 0; }
 svg { display: block; overflow: visible; max-width: 100%; }
+td svg { display: inline-block; vertical-align: -1px; margin-right: 4px; }
 svg .line { fill: none; stroke: var(--accent); stroke-width: 1.6; } svg .dot, svg .bar { fill: var(--accent); }
 svg .axis { stroke: var(--strong-line); }
 table { border-collapse: collapse; font: 12.5px/20px var(--mono); }
@@ -81,21 +85,9 @@ def page(title: str, parts: Iterable[str]) -> str:
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
-def shown(value: Any) -> str:
-    """A number or a text, not escaped."""
-    if value is None:
-        return "–"
-    if not isinstance(value, float):
-        return str(value)
-    if math.isnan(value):
-        return "NaN"
-    return f"{value:.4g}" if math.isfinite(value) else "∞" if value > 0 else "−∞"
-
-
 def facts(of: Mapping[str, Any]) -> str:
-    return (
-        f'<p class="facts">{" · ".join(f"{text(name)} <b>{text(shown(value))}</b>" for name, value in of.items())}</p>'
-    )
+    said = (f"{text(name)} <b>{text(value_text(value))}</b>" for name, value in of.items())
+    return f'<p class="facts">{" · ".join(said)}</p>'
 
 
 def note(words: Any, kind: str = "note") -> str:
@@ -116,19 +108,35 @@ class Link:
 
 
 def _cell(value: Any) -> str:
-    return value.html if isinstance(value, Link) else text(shown(value))
+    return value.html if isinstance(value, (Link, Swatch)) else text(value_text(value))
 
 
 # ---------------------------------------------------------------- pictures
-def picture(made: Picture, form: str) -> str:
-    """A picture inside the page; a large one is shrunk, and says so."""
+def pictures(one: Shown) -> str:
+    """What is seen of an item: alone and over the input, at one size, with the classes of a mask beside it."""
+    if one.over is None or one.picture is None:
+        drawn = "".join(_picture(made, one.alt) for _, made in one.pictures)
+    else:
+        size = one.picture.width, one.picture.height
+        drawn = "".join(
+            f"<figure>{_picture(made, f'{one.alt}, {caption}', size)}<figcaption>{text(caption)}</figcaption></figure>"
+            for caption, made in one.pictures
+        )
+    listed = table(*classes(one.body)) if one.body.get("classes") else ""
+    told = note("tokens: " + " · ".join(map(str, one.body["tokens"]))) if one.body.get("tokens") else ""
+    return f'<div class="pair">{drawn}{listed}</div>{of_text(one.body)}{told}'
+
+
+def _picture(made: Picture, words: str, size: tuple[int, int] | None = None) -> str:
+    """A picture inside the page, shown at ``size``; a large one is shrunk, and says so."""
     png, step = made.png(), 1
     while len(png) > _MOST_PICTURE and max(made.width, made.height) > 64:
         step *= 2
         made = Picture(made.pixels[::2, ::2], made.table)
         png = made.png()
     said = note(f"shrunk: every {ordinal(step)} pixel, so that the page stays small") if step > 1 else ""
-    return f"{_image(png, made.width, made.height, form)}{said}"
+    width, height = size if size is not None else (made.width, made.height)
+    return f"{_image(png, width, height, words)}{said}"
 
 
 def _image(png: bytes, width: int, height: int, words: str) -> str:
@@ -208,7 +216,7 @@ def line(values: Sequence[Any], *, dots: bool = False) -> str:
         path += f"{pen}{x:.1f} {y:.1f}" if y is not None else ""
         pen = "M" if y is None else "L"
     marks = "".join(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places if y is not None)
-    said = f"{low:.4g} to {high:.4g}" + (f"; every {ordinal(step)} value is drawn" if step > 1 else "")
+    said = f"{value_text(low)} to {value_text(high)}" + (f"; every {ordinal(step)} value is drawn" if step > 1 else "")
     inside = f'<path class="line" d="{path}"/>{marks if dots or len(there) < 3 else ""}'
     return f"{_svg(inside)}{note(said)}"
 
@@ -220,7 +228,7 @@ def bars(counts: Sequence[int], edges: Sequence[Any]) -> str:
         f'width="{width * 0.9:.1f}" height="{n / most * _HEIGHT:.1f}"/>'
         for k, n in enumerate(counts)
     )
-    ends = f"{shown(edges[0])} to {shown(edges[-1])}" if len(edges) else ""
+    ends = f"{value_text(number(edges[0]))} to {value_text(number(edges[-1]))}" if len(edges) else ""
     return f"{_svg(''.join(drawn))}{note(ends)}"
 
 
@@ -237,10 +245,10 @@ def _finite(value: Any) -> float | None:
 def body(form: Form, made: Body) -> str:
     """What a renderer made, of forms without a picture."""
     if form == "table":
-        return table(made["columns"], made["rows"])
+        return table(*tidy(made["columns"], made["rows"]))
     if form == "scalar":
-        name = f" ({text(made['name'])})" if made.get("name") is not None else ""
-        return f"<p><b>{text(shown(made['value']))}</b>{name}</p>"
+        value, name = scalar(made)
+        return f"<p><b>{value}</b>{name}</p>"
     if form == "text":
         return f"<pre>{text(made['text'])}</pre>"
     if form == "tokens":
@@ -261,18 +269,7 @@ def of_text(made: Body) -> str:
         said.append(f"{made['shown']:,} of {made['of']:,} shown")
     span = made.get("range")
     if span is not None:
-        said.append(f"colours from {shown(span[0])} to {shown(span[1])}")
+        said.append(f"colours from {value_text(number(span[0]))} to {value_text(number(span[1]))}")
     if made.get("note"):
         said.append(str(made["note"]))
     return note("; ".join(said)) if said else ""
-
-
-def legend(made: Body) -> str:
-    """The classes of a mask and the tokens of an attention, which no picture says."""
-    parts = ""
-    if made.get("classes"):
-        rows = [[c.get("index"), c.get("name"), f"{100 * c['share']:.1f} %", c.get("colour")] for c in made["classes"]]
-        parts += table(["class", "name", "share", "colour"], rows)
-    if made.get("tokens"):
-        parts += note("tokens: " + " · ".join(map(str, made["tokens"])))
-    return parts

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from endoscope.viewer.render.plain import cell
 from endoscope.viewer.render.registry import Body, Form
+from endoscope.viewer.shown import Shown, value_text
 
 _WIDTH, _HEIGHT = 480, 120
 _MOST_POINTS = 512
@@ -37,25 +39,96 @@ def facts(parts: Sequence[str]) -> str:
 
 def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     head = "".join(f'<th style="{STYLE[3]}">{text(column)}</th>' for column in columns)
-    lines = ("".join(f'<td style="{STYLE[3]}">{text(_shown(one))}</td>' for one in row) for row in rows)
+    lines = ("".join(f'<td style="{STYLE[3]}">{_cell(one)}</td>' for one in row) for row in rows)
     return f'<table style="{STYLE[2]}"><tr>{head}</tr>{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+class Swatch:
+    """A cell with a colour before its words. Drawn, not styled: a policy may refuse a style of one element."""
+
+    def __init__(self, colour: Any, words: Any) -> None:
+        known = re.fullmatch(r"#[0-9a-fA-F]{6}", str(colour)) is not None  # never an address
+        square = f'<rect width="12" height="12" fill="{colour}"/>' if known else ""
+        self.html = f'<svg viewBox="0 0 12 12" width="12" height="12">{square}</svg> {_cell(words)}'
 
 
-def body(form: Form, made: Body, *, png: bytes | None = None) -> str:
-    """What a renderer made."""
-    if png is not None:
-        return f'<img alt="{text(form)}" style="max-width:100%;image-rendering:pixelated" src="{data_address(png)}">'
+def _cell(value: Any) -> str:
+    return value.html if isinstance(value, Swatch) else text(value_text(value))
+
+
+def tidy(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
+    """A table as the viewer shows it: without names that only repeat the class, and with numbers that JSON had as text.
+
+    >>> tidy(["class", "name", "output"], [[1, "1", "-Infinity"], [0, None, 2.0]])
+    (['class', 'output'], [[1, -inf], [0, 2.0]])
+    """
+
+    width = len(columns)
+    full = [[*row, *[None] * (width - len(row))] for row in rows]  # a renderer of one's own may give short ones
+
+    def repeats(k: int) -> bool:
+        return columns[k] == "name" and all(row[k] is None or str(row[k]) == str(row[k - 1]) for row in full)
+
+    kept = [k for k in range(width) if k == 0 or not repeats(k)]
+    numeric = {k for k in kept if all(_is_number(row[k]) for row in full)}
+    return [columns[k] for k in kept], [[number(row[k]) if k in numeric else row[k] for k in kept] for row in full]
+
+
+_UNBOUNDED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float)) or number(value) is not value
+
+
+def number(value: Any) -> Any:
+    """NaN and infinities that JSON has as text, as numbers; other values as they are."""
+    return _UNBOUNDED.get(value, value) if isinstance(value, str) else value
+
+
+def scalar(made: Body) -> tuple[str, str]:
+    """A scalar and its name, as text; a name that only repeats it is left out."""
+    value, name = value_text(number(made["value"])), made.get("name")
+    return text(value), f" ({text(name)})" if name is not None and str(name) != str(made["value"]) else ""
+
+
+def classes(made: Body) -> tuple[list[Any], list[list[Any]]]:
+    """The classes of a mask as a table, each with its colour."""
+    found = [one for one in made["classes"] if isinstance(one, dict)]
+    columns, rows = tidy(["class", "name"], [[one.get("index"), one.get("name")] for one in found])
+    cells = [[Swatch(one.get("colour"), row[0]), *row[1:], _share(one)] for one, row in zip(found, rows, strict=True)]
+    return [*columns, "share"], cells
+
+
+def _share(one: Body) -> str:
+    share = one.get("share")
+    return f"{100 * share:.1f} %" if isinstance(share, (int, float)) else "–"
+
+
+def item(one: Shown) -> str:
+    """An item's pictures and the classes in them, or what else its renderer made."""
+    if one.picture is None:
+        return body(one.form, one.body)
+    shown = "".join(_figure(one, caption, made.png()) for caption, made in one.pictures)
+    listed = table(*classes(one.body)) if one.body.get("classes") else ""
+    return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{shown}{listed}</div>'
+
+
+def _figure(one: Shown, caption: str, png: bytes) -> str:
+    assert one.picture is not None
+    alt = f"{one.alt}, {caption}" if caption else one.alt
+    style = f"width:{one.picture.width}px;max-width:100%;image-rendering:pixelated;display:block"
+    drawn = f'<img alt="{text(alt)}" style="{style}" src="{data_address(png)}">'
+    return f"<div>{drawn}{facts([caption])}</div>" if caption else drawn
+
+
+def body(form: Form, made: Body) -> str:
+    """What a renderer made, of forms without a picture."""
     if form == "table":
-        return table(made["columns"], made["rows"])
+        return table(*tidy(made["columns"], made["rows"]))
     if form == "scalar":
-        name = f" ({text(made['name'])})" if made.get("name") is not None else ""
-        return f"<code>{text(_shown(made['value']))}</code>{name}"
+        value, name = scalar(made)
+        return f"<code>{value}</code>{name}"
     if form == "text":
         return f'<pre style="white-space:pre-wrap;max-height:20em;overflow:auto">{text(made["text"])}</pre>'
     if form == "tokens":
@@ -83,7 +156,7 @@ def _line(values: Sequence[Any]) -> str:
     height = (high / 2 - low / 2) or 1.0
     across = _WIDTH / max(len(values) - 1, 1)
     path = " ".join(f"{k * across:.1f},{_HEIGHT - (v / 2 - low / 2) / height * _HEIGHT:.1f}" for k, v in points)
-    said = f"{low:.4g} to {high:.4g}" + (f", every {step}th value drawn" if step > 1 else "")
+    said = f"{value_text(low)} to {value_text(high)}" + (f", every {step}th value drawn" if step > 1 else "")
     line = f'<polyline points="{path}" fill="none" stroke="#0f766e" stroke-width="1.5"/>'
     return f"{_svg(line)}{facts([said])}"
 

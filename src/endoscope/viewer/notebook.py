@@ -54,7 +54,7 @@ def _worst(run: Run) -> str:
         one = first.beside(int(table.indices[at]))
         said = one.class_text(one.prediction.index) if one.prediction is not None else None
         label = one.label_text
-        rows.append([one.idx, float(table.values[name][at]), cell(label), cell(said)])
+        rows.append([str(one.idx), float(table.values[name][at]), cell(label), cell(said)])
     where = "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
     title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {cell(name)}, {where}"
     return html.facts([title]) + html.table(["datapoint", cell(name), "label", "prediction"], rows)

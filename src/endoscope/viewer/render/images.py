@@ -113,7 +113,8 @@ def _brightness(x: Numbers) -> tuple[tuple[float, float], str]:
     (low, high), _ = sheets.span_of(x)
     if low >= 0 and high <= 1 and high > 0:
         return (0.0, 1.0), "black 0, white 1"
-    return (low, high), f"black {low:.4g}, white {high:.4g}: the smallest and largest value"
+    ends = f"black {low:.4g}, white {high:.4g}".replace("-", "−")
+    return (low, high), f"{ends}: the smallest and largest value"
 
 
 class MaskRenderer(Renderer):

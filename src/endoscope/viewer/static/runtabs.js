@@ -18,7 +18,7 @@ export function runTabs(app) {
       return;
     }
     const held = element.contains(document.activeElement) ? document.activeElement.dataset.run : null;
-    replace(element, runs.map((one) => h("button", { "aria-pressed": String(one === run), data: { run: one.id }, onclick: () => app.go({ on: one.id }, { replace: true }) }, one.name)));
+    replace(element, runs.map((one) => h("button", { title: one.name, "aria-pressed": String(one === run), data: { run: one.id }, onclick: () => app.go({ on: one.id }, { replace: true }) }, one.name)));
     if (held) element.querySelector(`[data-run="${CSS.escape(held)}"]`)?.focus();
   };
   return { element, show };
