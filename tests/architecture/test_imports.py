@@ -10,7 +10,19 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 
-FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "statistics", "config", "randomness", "calling"}
+FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "config", "randomness", "calling"}
+FOUNDATION |= {"statistics", "summaries"}
+    "errors",
+    "values",
+    "tensors",
+    "layers",
+    "schedule",
+    "statistics",
+    "summaries",
+    "config",
+    "randomness",
+    "calling",
+}
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
@@ -27,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensors": {"errors", "values"},
     "layers": {"errors", "values", "tensors"},
     "statistics": {"errors", "values", "tensors", "layers"},
+    "summaries": {"errors", "values", "statistics"},
     "hooks": FOUNDATION,
     "pages": FOUNDATION | {"hooks"},
     # What a run left, read by those who wrote it and by those who show it.

@@ -13,7 +13,7 @@ from tests.captures import opened, write
 from tests.format.values import DTYPES, from_bytes
 from tests.sameness import canonical
 
-from endoscope import SequentialDebugger, load_debug_outputs, statistics
+from endoscope import SequentialDebugger, load_debug_outputs, summaries
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.pages.verify import verify_folder
 from endoscope.tensors import snapshot
@@ -69,7 +69,7 @@ def test_nothing_is_computed_in_the_loop(tmp_path: Path, monkeypatch: pytest.Mon
     model = Given()
     config = [{"name": "maps", "debugger_config": {"class": FeatureMapDebugger, "args": {"layer_name": "layer"}}}]
     with monkeypatch.context() as patch:
-        patch.setattr(statistics, "summarize", refuse)
+        patch.setattr(summaries, "summarize", refuse)
         with SequentialDebugger(config, model, output_dir=tmp_path, on_error="raise") as debugger:
             debugger.enabled = True
             model(torch.ones(1, 4))
@@ -189,8 +189,8 @@ def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_for
 
 
 def test_more_rows_than_are_made_say_so() -> None:
-    most, x = statistics.MOST_ROWS, torch.zeros(statistics.MOST_ROWS + 1, 1)
-    made = statistics.summaries_made(
+    most, x = summaries.MOST_ROWS, torch.zeros(summaries.MOST_ROWS + 1, 1)
+    made = summaries.summaries_made(
         {
             "x": x, "of_x": Summary("x"), "y": x[1:], "of_y": Summary("y"), "z": x[:1], "of_z": Summary("z"),
         }
@@ -204,7 +204,7 @@ def test_no_memory_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(x: torch.Tensor) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(statistics, "summarize", exhausted)
+    monkeypatch.setattr(summaries, "summarize", exhausted)
     assert described(torch.ones(1, 2))["stats"] == {"error": "The numbers cannot be made: MemoryError"}
 
 
@@ -238,7 +238,7 @@ def test_the_same_in_every_container(tmp_path: Path, value: Any, idx: Any) -> No
         load_debug_outputs(write(tmp_path / how, [(idx, {"v": value})], page_format=how), trust_pickle=True)[0]["v"]
         for how in ("safetensors", "pickle")
     ]
-    handed_out = statistics.summaries_made(snapshot(value).value)
+    handed_out = summaries.summaries_made(snapshot(value).value)
     assert canonical(read[0]) == canonical(read[1]) == canonical(handed_out)
     assert "Summary" not in repr(handed_out)
 

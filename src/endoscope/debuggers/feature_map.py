@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.statistics import summaries_made
+from endoscope.summaries import summaries_made
 from endoscope.tensors import first_tensor
 from endoscope.values import Summary
 

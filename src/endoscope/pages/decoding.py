@@ -16,7 +16,7 @@ import torch
 from endoscope.errors import PageFormatError
 from endoscope.pages import scalars
 from endoscope.pages.format import DTYPES
-from endoscope.statistics import summaries_made
+from endoscope.summaries import summaries_made
 from endoscope.tensors import MAX_DEPTH
 from endoscope.values import PerDatapoint
 

@@ -19,7 +19,7 @@ from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import format, page, scalars
 from endoscope.pages.sink import Captured, Lost, SafetensorsSink
 from endoscope.pages.writer import PageWriter
-from endoscope.statistics import summaries_made
+from endoscope.summaries import summaries_made
 from endoscope.tensors import apply_tensor_op, snapshot
 from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
 

@@ -23,7 +23,7 @@ from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.statistics import summaries_made
+from endoscope.summaries import summaries_made
 from endoscope.tensors import Snapshot, snapshot
 
 log = logging.getLogger("endoscope")
