@@ -12,17 +12,6 @@ SRC = Path(__file__).parents[2] / "src"
 
 FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "config", "randomness", "calling"}
 FOUNDATION |= {"statistics", "summaries"}
-    "errors",
-    "values",
-    "tensors",
-    "layers",
-    "schedule",
-    "statistics",
-    "summaries",
-    "config",
-    "randomness",
-    "calling",
-}
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
