@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +76,21 @@ def test_removed_run_is_told(viewer: Opener, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- no answer
+def broken_while(page: Any, address: str, answer: Callable[[Any], None]) -> threading.Event:
+    """``answer`` is given in the server's place as long as the event is set. (`page.unroute` would leave requests that
+    are on their way without an answer.)"""
+    broken = threading.Event()
+    broken.set()
+    page.route(address, lambda route: answer(route) if broken.is_set() else route.continue_())
+    return broken
+
+
 def test_no_answer_is_told_and_taken_back(first: Viewer) -> None:
     page = first.open("/map?metric=loss")
     expect(page.locator(".lost")).to_be_hidden()
-    page.route("**/api/stamp*", lambda route: route.abort())
+    broken = broken_while(page, "**/api/stamp*", lambda route: route.abort())
     expect(page.locator(".lost")).to_have_text(re.compile(r"^no answer since \d\d:\d\d; trying again$"))
-    page.unroute("**/api/stamp*")
+    broken.clear()
     expect(page.locator(".lost")).to_be_hidden()
     first.errors.clear()  # the browser tells failed requests in its console
 
@@ -87,20 +98,22 @@ def test_no_answer_is_told_and_taken_back(first: Viewer) -> None:
 def test_an_error_is_told_and_taken_back(first: Viewer) -> None:
     page = first.open("/curves")
     body = '{"error": {"message": "the disk is gone", "hint": "Mount it."}}'
-    page.route("**/api/stamp*", lambda route: route.fulfill(status=500, content_type="application/json", body=body))
+    broken = broken_while(
+        page, "**/api/stamp*", lambda route: route.fulfill(status=500, content_type="application/json", body=body)
+    )
     expect(page.locator(".lost")).to_have_text(re.compile(r"^error 500 since \d\d:\d\d; trying again$"))
     expect(page.locator(".lost")).to_have_attribute("title", "the disk is gone Mount it.")
-    page.unroute("**/api/stamp*")
+    broken.clear()
     expect(page.locator(".lost")).to_be_hidden()
     first.errors.clear()
 
 
 def test_a_page_that_could_not_start_does_so_later(first: Viewer) -> None:
     page = first.page
-    page.route("**/api/runs*", lambda route: route.abort())
+    broken = broken_while(page, "**/api/runs*", lambda route: route.abort())
     page.goto(f"{first.base}/runs")
     expect(page.locator(".trouble")).to_contain_text("does not answer")
-    page.unroute("**/api/runs*")
+    broken.clear()
     expect(page.locator("tbody tr")).to_have_count(3)
     expect(page.locator(".lost")).to_be_hidden()
     first.errors.clear()
