@@ -83,7 +83,7 @@ class Nothing(nn.Module):
 SMALL = Work("a ResNet of 13 convolutions, batch 8 of 32 x 32", SmallResNet, (3, 32, 32), 8, 8, (3, 32, 32), 8, 8)
 NOTHING = Work("a model without arithmetic, batch 4", Nothing, (1, 1, 1), 4, 100, (1, 1, 1), 4, 100)
 TINY = Work("the demo's CNN, batch 32 of 8 x 8", DigitNet, (1, 8, 8), 32, 40, (1, 8, 8), 32, 40)
-CAPTURED = Work("ResNet-18, 4 batches of 16 of 128 x 128", resnet18, (3, 128, 128), 4, 1, (3, 128, 128), 16, 4)
+CAPTURED = Work("ResNet-18, batch 4 of 128 x 128", resnet18, (3, 128, 128), 4, 1, (3, 128, 128), 4, 4)
 
 
 def images(shape: tuple[int, int, int], count: int) -> TensorDataset:
