@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import enum
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,8 @@ MAX_DEPTH = 64
 
 ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
          datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
-_ATOMS = frozenset((str, bytes, int, float, bool, type(None), Summary))
+_NUMBERS = frozenset((int, float, bool, type(None), Summary))
+_ATOMS = _NUMBERS | {str, bytes}
 
 
 def is_namedtuple(value: Any) -> bool:
@@ -163,10 +164,15 @@ def weight(value: Any) -> int:
     if kind is dict:  # first, and without a call for plain tensors: the training thread asks this of every record
         total = 200
         for k, v in value.items():
-            if type(v) is torch.Tensor and v.layout is _STRIDED:
+            inner = type(v)
+            if inner is _Tensor and v.layout is _STRIDED:
                 total += 128 + v.nbytes
+            elif inner is Snapshot:
+                total += 128 + weight(v.value)
+            elif inner in _NUMBERS:
+                total += 128
             else:
-                total += 128 + weight(v.value) if type(v) is Snapshot else 64 + weight(v)
+                total += 64 + weight(v)
             total += len(k) if type(k) is str else 64
         return total
     if kind is Snapshot or kind is WholeBatch:
@@ -205,7 +211,7 @@ class Snapshot:
 
     __slots__ = ("_events", "value")
 
-    def __init__(self, value: Any, events: list[Any]) -> None:
+    def __init__(self, value: Any, events: Sequence[Any]) -> None:
         self.value = value
         self._events = events
 
@@ -218,7 +224,7 @@ class Snapshot:
         """Block until the bytes have arrived in host memory. For the writer thread, never in a hook."""
         for event in self._events:
             event.synchronize()
-        self._events = []
+        self._events = ()
         return self.value
 
 
@@ -235,33 +241,38 @@ def snapshot(value: Any) -> Snapshot:
     On CUDA the copy is queued on the current stream into pinned memory and not waited for.
     """
     with without_gradient():
-        return owned(value)
+        return _copied(value)
 
 
 def owned(value: Any) -> Snapshot:
-    """`snapshot` where gradient mode is off already: with as little Python as can be, for the user's forward waits."""
-    devices: set[torch.device] = set()
-    if _transforms() is not None:
-        with _no_transforms():  # or each copy would be put inside them, too
-            return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
-    if type(value) is dict:
-        copied = {}
-        for k, v in value.items():
-            kind = type(v)
-            if type(k) is not str:
-                break
-            if kind is torch.Tensor and v.is_cpu and v.layout is _STRIDED:
-                copied[k] = v.clone(memory_format=_CONTIGUOUS) if v.numel() < _SPLIT_BY_TORCH else _large_copy(v)
-            elif kind in _ATOMS:
-                copied[k] = v
-            else:
-                copied[k] = _map(partial(_own, devices), v, 1)
+    """`snapshot` inside a hook, where gradient mode is off already: with as little Python as can be, for the user's
+    forward waits, and by torch's threads, which are awake there."""
+    if type(value) is not dict or _transforms() is not None:
+        return _copied(value)
+    copied = {}
+    devices: set[torch.device] | None = None
+    for k, v in value.items():
+        kind = type(v)
+        if type(k) is not str:
+            return _copied(value)
+        if kind is _Tensor and v.is_cpu and v.layout is _STRIDED:
+            copied[k] = v.clone(memory_format=_CONTIGUOUS)
+        elif kind in _ATOMS:
+            copied[k] = v
         else:
-            return Snapshot(copied, [_event(d) for d in devices] if devices else [])
-    return Snapshot(_map(partial(_own, devices), value, 0), [_event(d) for d in devices])
+            devices = devices or set()
+            copied[k] = _map(partial(_own, devices), v, 1)
+    return Snapshot(copied, [_event(d) for d in devices] if devices else ())
 
 
-_STRIDED, _CONTIGUOUS = torch.strided, torch.contiguous_format
+def _copied(value: Any) -> Snapshot:
+    devices: set[torch.device] = set()
+    with _no_transforms() if _transforms() is not None else contextlib.nullcontext():  # or the copies would be in them
+        copied = _map(partial(_own, devices), value, 0)
+        return Snapshot(copied, [_event(d) for d in devices])
+
+
+_Tensor, _STRIDED, _CONTIGUOUS = torch.Tensor, torch.strided, torch.contiguous_format
 _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
 
 

@@ -126,11 +126,13 @@ class Captures:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Calls of the model inside belong to a debugger, not to the user: they are not captured."""
-        before, self._thread.paused = self._thread.paused, True
+        thread = self._thread
+        before = thread.paused, thread.window
+        thread.paused, thread.window = True, None
         try:
             yield
         finally:
-            self._thread.paused = before
+            thread.paused, thread.window = before
 
     def _begin(self, module: torch.nn.Module, input: Any) -> None:
         if self._thread.paused or _graph_task() != -1:  # where checkpointing computes a forward again
@@ -149,15 +151,12 @@ class Captures:
         input: Any,
         output: Any,
     ) -> None:
-        thread = self._thread
-        if thread.paused:
-            return
-        window = thread.window
+        window = self._thread.window
         again = _graph_task() != -1  # activation checkpointing computes a layer a second time
-        if window is None or window.closed or window.attached != self._attached:
-            if again:
+        if window is None or window.attached != self._attached:
+            if again or self._thread.paused:
                 return
-            window = thread.window = Window(self._attached, 0)  # the user called a part of the model by itself
+            window = self._thread.window = Window(self._attached, 0)  # the user called a part of the model by itself
         if not again:
             guard, calls = self._guard, window.calls
             for name, debugger, function in forward:

@@ -11,6 +11,8 @@ from endoscope.summaries import summaries_made
 from endoscope.tensors import first_tensor
 from endoscope.values import Summary
 
+_STATS = Summary(of="feature_map")
+
 
 class FeatureMapDebugger(ForwardDebugger):
     """Keep a layer's output and its mean, spread, bounds and number of non-finite values.
@@ -28,7 +30,7 @@ class FeatureMapDebugger(ForwardDebugger):
 
     def process_stored(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
         """The numbers are those of the map that is kept: the loop need not wait for them."""
-        feature_map = first_tensor(output)
+        feature_map = output if type(output) is torch.Tensor else first_tensor(output)
         if feature_map is None:
             return {"error": "Output is not a tensor"}
-        return {"feature_map": feature_map, "stats": Summary(of="feature_map"), "layer_name": self.layer_name}
+        return {"feature_map": feature_map, "stats": _STATS, "layer_name": self.layer_name}

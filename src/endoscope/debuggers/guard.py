@@ -20,7 +20,6 @@ from endoscope.tensors import Snapshot, owned
 
 log = logging.getLogger("endoscope")
 
-_READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, and no subclass of a user's
 _generator = torch.default_generator
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 OnError = Literal["record", "raise"]
@@ -64,7 +63,7 @@ class Guard:
         has taken the caches.
         """
         random = state = None
-        if not type(debugger).__module__.startswith(_READY_MADE):
+        if not debugger.ready_made:
             if debugger.uses_random or not alone():
                 random = random_kept(python=debugger.uses_random)
                 random.__enter__()

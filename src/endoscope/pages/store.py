@@ -121,7 +121,7 @@ class PageStore:
 
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped."""
-        if self.foreign:
+        if os.getpid() != self._open.pid:
             return False
         while True:
             with self._lock:

@@ -206,11 +206,10 @@ class SequentialDebugger(BaseDebugger):
         for name, value in debug_outputs.items():
             if not isinstance(name, str):
                 raise ConfigError(f"debug_outputs must be by debugger name, found the key {name!r}")
-            result = self._guard.call(name, self, lambda v: v, value)
-            if isinstance(result, str):
-                failures[name] = result
-            else:
-                kept[name] = result
+            try:
+                kept[name] = snapshot(value)
+            except Exception as e:  # noqa: BLE001  # a value that cannot be copied: the rest is kept
+                failures[name] = self._guard.failed(name, e)
         self._store.put(idx, kept, {"failures": failures} if failures else {})
 
     # ---- what is on disk
