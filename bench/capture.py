@@ -209,31 +209,39 @@ class Loop:
         return cost / steps
 
 
+Found = dict[str, Comparison]
+
+
 @torch.no_grad()
-def compare(folder: Path, *, batch: int, steps: int, rounds: int) -> dict[str, Comparison]:
+def compare(folder: Path, *, batch: int, steps: int, rounds: int) -> tuple[Found, Found]:
+    """All against no capture, for the table; ours against the raw write beside it, for what is promised above that."""
     model = resnet18()
     loop = Loop(batch)
     candidates = {name: make(model, folder / f"{k}") for k, (name, make) in enumerate(CANDIDATES.items())}
     try:
         blocks = {name: partial(loop.block, c, steps) for name, c in candidates.items()}
-        return measure.interleave(blocks, baseline=BASELINE, rounds=rounds)
+        found = measure.interleave(blocks, baseline=BASELINE, rounds=max(2, rounds // 2))
+        writing = {name: blocks[name] for name in (RAW, MAPS, STATISTICS)}
+        return found, measure.interleave(writing, baseline=RAW, rounds=rounds)
     finally:
         for c in candidates.values():
             c.close()
 
 
-def report(found: dict[str, Comparison], title: str) -> None:
-    rows = measure.comparison_rows(found)
-    headers = ["candidate", "time / no capture", "mean", "best", "CPU / no capture", "us added a step", "ms a step"]
-    measure.table(title, headers, rows)
+def report(found: Found, baseline: str, title: str) -> None:
+    floor = found[baseline].wall
+    what = f"{len(found[baseline].pairs)} rounds; noise floor {floor.low:.3f}-{floor.high:.3f}; {measure.machine()}"
+    short = {BASELINE: "no capture", RAW: "raw"}[baseline]
+    headers = ["candidate", f"time / {short}", "mean", "best", f"CPU / {short}", "us added a step", "ms a step"]
+    measure.table(f"{title}; {what}", headers, measure.comparison_rows(found))
 
 
-def targets(found: dict[str, Comparison], batch: int) -> list[Target]:
+def targets(found: Found, beside_raw: Found, batch: int) -> list[Target]:
     def over_raw(name: str, allowed: float) -> Target:
-        raw, ours = found[RAW], found[name]
-        over = Spread.of([a - b for a, b in zip(ours.ratios, raw.ratios, strict=True)])
-        note = f"best {ours.best - raw.best:+.3f}, CPU {ours.cpu.median - raw.cpu.median:+.3f}"
-        return Target(f"batch {batch}, {name}, above the raw write of the same round", over, allowed, note=note)
+        ours, raw = beside_raw[name], found[RAW].wall.median  # what raw takes, so that it is a share of no capture
+        over = Spread.of([(ratio - 1) * raw for ratio in ours.ratios])
+        note = f"best {ours.best - 1:+.3f}, CPU {ours.cpu.median - 1:+.3f}"
+        return Target(f"batch {batch}, {name}, above the raw write beside it", over, allowed, note=note)
 
     floor, off = found[BASELINE].wall, found[DISABLED]
     noise = max(floor.high - 1, 1 - floor.low)
@@ -280,8 +288,8 @@ def report_memory(options: argparse.Namespace) -> tuple[dict[str, list[float]], 
 # ---------------------------------------------------------------- command line
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=24, help="steps in a block at batch 1; a sixth of it at batch 16")
+    parser.add_argument("--rounds", type=int, default=120, help="at batch 1; a third of it at batch 16")
+    parser.add_argument("--steps", type=int, default=12, help="steps in a block at batch 1; a sixth of it at batch 16")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads (0: as torch chooses)")
     parser.add_argument("--batch", type=int, action="append", help="repeatable; 1 and 16 by default")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory out")
@@ -303,17 +311,16 @@ def main() -> None:
     reached: list[Target] = []
     for batch in options.batch or [1, 16]:
         steps = options.steps if batch == 1 else max(2, options.steps // 6)
+        rounds = options.rounds if batch == 1 else max(2, options.rounds // 3)
         with measure.scratch(options.dir) as folder:
-            found = compare(folder, batch=batch, steps=steps, rounds=options.rounds)
-        floor = found[BASELINE].wall
-        title = (
-            f"A. Capture, batch {batch}, 128 x 128; {options.rounds} rounds of {steps} steps; "
-            f"noise floor {floor.low:.3f}-{floor.high:.3f}; {measure.machine()}"
-        )
-        report(found, title)
-        reached += targets(found, batch)
-        raw = {name: [asdict(p) for p in c.pairs] for name, c in found.items()}
-        measure.append_json(options.json, {"bench": "capture", "batch": batch, "steps": steps, "pairs": raw})
+            found, beside_raw = compare(folder, batch=batch, steps=steps, rounds=rounds)
+        title = f"A. Capture, batch {batch}, 128 x 128; blocks of {steps} steps"
+        for each, baseline in ((found, BASELINE), (beside_raw, RAW)):
+            report(each, baseline, title)
+            raw = {name: [asdict(p) for p in c.pairs] for name, c in each.items()}
+            about = {"bench": "capture", "batch": batch, "steps": steps, "baseline": baseline}
+            measure.append_json(options.json, {**about, "pairs": raw})
+        reached += targets(found, beside_raw, batch)
     if not options.no_memory:
         grown, flat = report_memory(options)
         reached += flat

@@ -134,6 +134,7 @@ def interleave(
 
     for name in blocks:  # first use: imports, allocations, files
         run(name)
+    gc.freeze()  # what is there now need not be looked through before every block
     before = run(baseline)
     for _ in range(rounds):
         order = [*blocks]

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_threads = (
-    _thread._count
-)  # those made by Python and alive, besides the main one; a fifth of threading.active_count's cost
+threads_alive = _thread._count
+"""How many were made by Python and are alive, besides the main one; others are not seen. A fifth of the cost of
+threading.active_count."""
 _generator = torch.default_generator
 _equal = torch.equal
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
-_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+CUDA_BUILT: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 
 class QuietThread(threading.Thread):
@@ -78,7 +78,7 @@ class random_kept:  # used like torch.no_grad
     def __enter__(self) -> None:
         self._before = _States()
         self._others = (random.getstate(), np.random.get_state()) if self._python else None
-        self._apart = _threads() > QuietThread.alive
+        self._apart = threads_alive() > QuietThread.alive
         if self._apart:
             _push(_DrawnApart.__new__(_DrawnApart))
 
@@ -106,7 +106,7 @@ class _States:
 
     def __init__(self) -> None:
         self.cpu = _state()
-        self._cuda = torch.cuda.get_rng_state_all() if _CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        self._cuda = torch.cuda.get_rng_state_all() if CUDA_BUILT and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
         with _one_at_a_time:
@@ -147,9 +147,3 @@ class _DrawnApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _DRAWS_NOTHING: set[Any] = set()  # operations: their tags are dear to ask for
-
-
-def alone() -> bool:
-    """Whether no other thread that could draw is alive, and no other generator than the CPU's: then the state of
-    `torch.default_generator` is all that has to be put back. Threads that were not made in Python are not seen."""
-    return _threads() <= QuietThread.alive and not (_CUDA and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

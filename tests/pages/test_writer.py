@@ -239,12 +239,29 @@ def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_record_waits_for_others_only_so_long(tmp_path: Path) -> None:
+    """Whether it finds the thread at its work, waiting for more, or asleep since none came."""
     w = writer(Disk(tmp_path))
-    put(w, 7)
-    until = time.monotonic() + PATIENCE_S
-    while not list(tmp_path.iterdir()) or 7 not in opened(tmp_path):
-        assert time.monotonic() < until, "it is never written without a flush"
-        time.sleep(0.01)
+    for idx, pause in enumerate((0.0, 0.0, 0.05, 0.15, 0.35, 0.0)):
+        time.sleep(pause)
+        put(w, idx)
+        until = time.monotonic() + PATIENCE_S
+        while not list(tmp_path.iterdir()) or idx not in opened(tmp_path):
+            assert time.monotonic() < until, f"record {idx} is never written without a flush"
+            time.sleep(0.01)
+    w.close()
+
+
+def test_the_thread_asks_to_be_told_only_when_nothing_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_writer, "TOGETHER_SECONDS", PATIENCE_S)
+    w = writer(Disk(tmp_path))
+    told = []
+    real = w._arrived.notify
+    monkeypatch.setattr(w._arrived, "notify", lambda *a: (told.append(a), real(*a))[1])
+    for idx in range(50):
+        put(w, idx)
+    assert not told
+    assert w.flush()
+    assert len(told) == 1
     w.close()
 
 

@@ -112,6 +112,11 @@ def test_one_run_against_the_plain_way(seed: int, direction: Direction) -> None:
         assert found.worst_first().tolist() == order
         keys = [badness(score, direction) for score in scores]
         assert found.ranks().tolist() == [1 + sum(other < key for other in keys) for key in keys]
+        assert [found.place(k) for k, score in enumerate(scores) if score is not None] == [
+            (1 + sum(other < key for other in keys), sum(not other < key and not key < other for other in keys))
+            for key, score in zip(keys, scores, strict=True)
+            if score is not None
+        ]
         for percentile in map(Fraction, ("0", "0.1", "5", "7", "12.5", "33.3", "50", "99.9", "100")):
             assert found.fails(percentile).tolist() == plain_fails(scores, direction, percentile)
 
@@ -198,3 +203,6 @@ def test_a_column_takes_each_datapoint_from_its_own_place() -> None:
     assert found.values[[1, 4]].tolist() == [0.5, 3.0]
     assert ranking.column(table, "other", "lower", table.indices).missing.all()
     assert ranking.column(None, "loss", "lower", table.indices).missing.all()
+    whole = ranking.column(table, "loss", "lower", table.indices)  # as it stands there
+    assert whole.missing.tolist() == [False, True, False]
+    assert whole.fails(Fraction(50)).tolist() == [False, False, True]

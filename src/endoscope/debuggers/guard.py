@@ -15,7 +15,7 @@ import torch
 
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.errors import DebuggerError
-from endoscope.randomness import alone, random_kept
+from endoscope.randomness import CUDA_BUILT, QuietThread, random_kept, threads_alive
 from endoscope.tensors import Snapshot, owned
 
 log = logging.getLogger("endoscope")
@@ -64,10 +64,14 @@ class Guard:
         """
         random = state = None
         if not debugger.ready_made:
-            if debugger.uses_random or not alone():
+            if (
+                debugger.uses_random
+                or threads_alive() > QuietThread.alive
+                or (CUDA_BUILT and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+            ):
                 random = random_kept(python=debugger.uses_random)
                 random.__enter__()
-            else:
+            else:  # nobody else can draw, and there is no other generator: its state is all that has to be put back
                 state = _generator.get_state()
         gradient = _is_grad_enabled()
         if gradient:

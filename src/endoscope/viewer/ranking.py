@@ -59,6 +59,15 @@ class Column:
         ranks[order] = np.maximum.accumulate(begins * np.arange(len(order))) + 1
         return ranks
 
+    def place(self, at: int) -> tuple[int, int]:
+        """The rank of one that has the score, and how many share it: as `ranks` gives them, without sorting."""
+        nan = self.nan
+        if nan[at]:
+            return 1, int(nan.sum())
+        numbers, badness = ~self.missing & ~nan, self.badness
+        worse = int(nan.sum()) + int((numbers & (badness > badness[at])).sum())
+        return worse + 1, int((numbers & (badness == badness[at])).sum())
+
     def fails(self, percentile: Fraction = PERCENTILE) -> Bools:
         """Every NaN, and the worst up to ``percentile`` % of those that have the score, rounded up.
 
@@ -72,18 +81,24 @@ class Column:
         if wanted <= 0 or not numbers.any():
             return fails
         badness = self.badness
-        worst_first = -np.sort(-badness[numbers])
-        edge = worst_first[min(wanted, len(worst_first)) - 1]
-        shared = wanted < len(worst_first) and worst_first[wanted] == edge
-        chosen = numbers & (badness > edge if shared and edge < worst_first[0] else badness >= edge)
+        goodness = -badness[numbers]
+        count = len(goodness)
+        last, following = min(wanted, count) - 1, min(wanted, count - 1)
+        ordered = np.partition(goodness, (0, last, following, count - 1))  # at these places as if it were sorted
+        edge = -ordered[last]
+        shared = wanted < count and -ordered[following] == edge
+        chosen = numbers & (badness > edge if shared and edge < -ordered[0] else badness >= edge)
         if percentile < 100:
-            chosen &= badness > worst_first[-1]
+            chosen &= badness > -ordered[-1]
         fails[chosen] = True
         return fails
 
 
 def column(table: ScoreTable | None, metric: str, direction: Direction, indices: NDArray[np.int64]) -> Column:
     """A score of the datapoints ``indices``, which ascend; all of it missing without a table that has it."""
+    if table is not None and metric in table.values and indices is table.indices:
+        absent = table.missing.get(metric)
+        return Column(table.values[metric], absent if absent is not None else np.zeros(len(indices), bool), direction)
     values, missing = np.full(len(indices), np.nan), np.ones(len(indices), bool)
     if table is not None and metric in table.values:
         there = np.isin(indices, table.indices, assume_unique=True)

@@ -102,8 +102,8 @@ def _scores(of: Datapoint, percentile: Fraction) -> list[Json]:
         made: Json = {"name": name, "label": labels[name], "direction": direction, "of": int((~column.missing).sum())}
         made |= {"value": None, "rank": None, "tied": 0, "fails": False}
         if known and not column.missing[at]:
-            ranks = column.ranks()
-            made |= {"value": float(column.values[at]), "rank": int(ranks[at]), "tied": int((ranks == ranks[at]).sum())}
+            rank, tied = column.place(at)
+            made |= {"value": float(column.values[at]), "rank": rank, "tied": tied}
             made["fails"] = bool(column.fails(percentile)[at])
         told.append(made)
     return told
