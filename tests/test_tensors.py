@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import enum
 import json
+import os
 import pickle
 import types
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from tests.sameness import canonical
 from tests.warm import Say, WarmProcess
 from torch import Tensor, nn
 
-from endoscope import SequentialDebugger
+from endoscope import SequentialDebugger, tensors
 from endoscope.debuggers.wrappers.sequential_debugger import HandedOut
 from endoscope.tensors import (
     MAX_DEPTH,
@@ -29,10 +30,12 @@ from endoscope.tensors import (
     apply_tensor_op,
     first_tensor,
     nbytes,
+    owned,
     snapshot,
     tensor_nbytes,
     tensors_in,
     weight,
+    without_gradient,
 )
 from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque, per_datapoint, whole_batch
 
@@ -59,6 +62,14 @@ class Named(torch.Tensor):
 
 
 # ---------------------------------------------------------------- snapshot: owned bytes
+def in_a_hook(value: Any) -> Snapshot:
+    with without_gradient():
+        return owned(value)
+
+
+both_ways = pytest.mark.parametrize("copied", [snapshot, in_a_hook])
+
+
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "itself": lambda t: t,
     "detached": lambda t: t.detach(),
@@ -76,21 +87,23 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@both_ways
 @pytest.mark.parametrize("columns", [4, LARGE // 2], ids=["small", "large"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_later_changes_do_not_show(view: str, columns: int) -> None:
+def test_later_changes_do_not_show(view: str, columns: int, copied: Callable[[Any], Snapshot]) -> None:
     original = torch.arange(4.0 * columns).reshape(4, columns)
     value = VIEWS[view](original)
     expected = canonical(value)
-    taken = snapshot({"a": [value]}).wait()["a"][0]
+    found = copied({"a": [value], "b": value}).wait()
     with torch.no_grad():
         original.fill_(-1)
         value.fill_(-1)
-    assert canonical(taken) == expected
-    assert type(taken) is Tensor
-    assert taken.is_contiguous()
-    assert not taken.requires_grad
-    assert not taken.is_neg()
+    for taken in (found["a"][0], found["b"]):
+        assert canonical(taken) == expected
+        assert type(taken) is Tensor
+        assert taken.is_contiguous()
+        assert not taken.requires_grad
+        assert not taken.is_neg()
 
 
 DTYPES = [
@@ -100,23 +113,25 @@ DTYPES = [
 ]  # fmt: skip
 
 
+@both_ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3), (LARGE,)], ids=str)
-def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...], copied: Callable[[Any], Snapshot]) -> None:
     t = torch.randint(0, 2, shape).to(dtype)
-    taken = snapshot(t).value
+    taken = copied({"t": t}).value["t"]
     assert canonical(taken) == canonical(t)
     assert nbytes(taken) == t.numel() * dtype.itemsize
 
 
+@both_ways
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
-def test_conjugated_views(size: int) -> None:
+def test_conjugated_views(size: int, copied: Callable[[Any], Snapshot]) -> None:
     t = torch.randn(size, dtype=torch.complex64)
-    taken = snapshot([t.conj(), t.conj().imag]).value
+    taken = copied({"whole": t.conj(), "imaginary": t.conj().imag}).value
     t.zero_()
-    assert taken[0].abs().sum() > 0
-    assert not taken[0].is_conj()
-    assert not taken[1].is_neg()
+    assert taken["whole"].abs().sum() > 0
+    assert not taken["whole"].is_conj()
+    assert not taken["imaginary"].is_neg()
 
 
 def test_gradients_are_left_behind() -> None:
@@ -129,27 +144,30 @@ def test_gradients_are_left_behind() -> None:
     assert x.grad is not None
 
 
+@both_ways
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_in_every_mode(mode: Any) -> None:
+def test_in_every_mode(mode: Any, copied: Callable[[Any], Snapshot]) -> None:
     with mode():
-        t = torch.ones(3) * 2
-        taken = snapshot(t).value
+        t = torch.ones(3, requires_grad=True) * 2
+        taken = copied({"t": t}).value["t"]
+        t = t.detach()
         t.zero_()
     assert taken.tolist() == [2, 2, 2]
     assert not taken.requires_grad
 
 
+@both_ways
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
-def test_special_layouts() -> None:
+def test_special_layouts(copied: Callable[[Any], Snapshot]) -> None:
     dense = torch.eye(3)
     for t in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc()):
-        taken = snapshot(t).value
+        taken = copied({"t": t}).value["t"]
         t.values().zero_() if t.layout is not torch.sparse_coo else t._values().zero_()
         assert torch.equal(taken.to_dense(), dense)
-    assert torch.equal(snapshot(dense.to_mkldnn()).value, dense)
+    assert torch.equal(copied({"t": dense.to_mkldnn()}).value["t"], dense)
     quantised = torch.quantize_per_tensor(dense, 0.1, 2, torch.quint8)
-    assert canonical(snapshot(quantised).value) == canonical(quantised)
+    assert canonical(copied({"t": quantised}).value["t"]) == canonical(quantised)
 
 
 def test_a_meta_tensor_is_named_not_copied() -> None:
@@ -527,9 +545,9 @@ def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- inside torch.func
-def doubled(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
+def doubled(x: torch.Tensor, seen: list[Any], copied: Callable[[Any], Snapshot]) -> torch.Tensor:
     y = x * 2
-    seen.append(snapshot({"x": y, "nested": [y]}))
+    seen.append(copied({"x": y, "nested": [y]}))
     return y.sum()
 
 
@@ -546,11 +564,14 @@ INSIDE: dict[str, Callable[[Callable[..., Any], torch.Tensor], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, at the first jvp
+@both_ways
 @pytest.mark.parametrize("size", [6, 40_000])
 @pytest.mark.parametrize("how", INSIDE)
-def test_what_torch_func_computes_is_copied_and_not_disturbed(how: str, size: int) -> None:
+def test_what_torch_func_computes_is_copied_and_not_disturbed(
+    how: str, size: int, copied: Callable[[Any], Snapshot]
+) -> None:
     x, seen = torch.arange(float(size)), list[Any]()
-    got = INSIDE[how](lambda y: doubled(y, seen), x)
+    got = INSIDE[how](lambda y: doubled(y, seen, copied), x)
     assert canonical(got) == canonical(INSIDE[how](lambda y: (y * 2).sum(), x))
     (one,) = seen
     for found in (one.value["x"], one.value["nested"][0]):
@@ -558,9 +579,23 @@ def test_what_torch_func_computes_is_copied_and_not_disturbed(how: str, size: in
         assert np.array_equal(found.numpy().ravel(), np.arange(size) * 2.0)
 
 
+@both_ways
 @pytest.mark.parametrize("size", [6, 40_000])
-def test_zeros_that_have_no_memory(size: int) -> None:
-    assert np.array_equal(snapshot({"x": torch._efficientzerotensor((size,))}).value["x"].numpy(), np.zeros(size))
+def test_zeros_that_have_no_memory(size: int, copied: Callable[[Any], Snapshot]) -> None:
+    assert np.array_equal(copied({"x": torch._efficientzerotensor((size,))}).value["x"].numpy(), np.zeros(size))
+
+
+def test_in_a_forked_process_no_thread_of_torch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are gone there, and torch waits for them for ever."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if tensors._in_a_fork else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not tensors._in_a_fork
+    monkeypatch.setattr(tensors, "_in_a_fork", True)
+    monkeypatch.setattr(torch.Tensor, "clone", None)
+    large = torch.arange(float(LARGE))
+    assert torch.equal(in_a_hook({"t": large}).value["t"], large)
 
 
 def test_long_keys_weigh_what_they_take() -> None:

@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import datetime
 import enum
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -246,7 +247,7 @@ def snapshot(value: Any) -> Snapshot:
 
 def owned(value: Any) -> Snapshot:
     """`snapshot` inside a hook, where gradient mode is off already: with as little Python as can be, for the user's
-    forward waits, and by torch's threads, which are awake there."""
+    forward waits, and by torch's threads, which are awake there (what lies deeper is copied as `snapshot` does)."""
     if type(value) is not dict or _transforms() is not None:
         return _copied(value)
     copied = {}
@@ -256,7 +257,7 @@ def owned(value: Any) -> Snapshot:
         if type(k) is not str:
             return _copied(value)
         if kind is _Tensor and v.is_cpu and v.layout is _STRIDED:
-            copied[k] = v.clone(memory_format=_CONTIGUOUS)
+            copied[k] = v.clone(memory_format=_CONTIGUOUS) if not _in_a_fork else _clone(v)
         elif kind in _ATOMS:
             copied[k] = v
         else:
@@ -274,6 +275,15 @@ def _copied(value: Any) -> Snapshot:
 
 _Tensor, _STRIDED, _CONTIGUOUS = torch.Tensor, torch.strided, torch.contiguous_format
 _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
+_in_a_fork = False  # where the threads of torch are gone, and who asks for them waits for ever
+
+
+def _forked() -> None:
+    global _in_a_fork
+    _in_a_fork = True
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _large_copy(t: torch.Tensor) -> torch.Tensor:
@@ -363,7 +373,7 @@ def _copy_to_host(t: torch.Tensor) -> torch.Tensor:
     t = t.detach()
     if t.device.type != "cuda" or t.layout is not torch.strided or t.is_quantized:
         return _clone(t.cpu())
-    host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
+    host = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True)
     return host.copy_(t, non_blocking=True)
 
 

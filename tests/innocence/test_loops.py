@@ -46,7 +46,16 @@ class Draws(BaseDebugger):
         return draw()
 
 
-class DrawsInForward(Output):
+class Registry:
+    """As many projects have one: it tells no other base of a new class."""
+
+    ready_made = True
+
+    def __init_subclass__(cls) -> None:
+        pass
+
+
+class DrawsInForward(Registry, ForwardDebugger):
     def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
         torch.manual_seed(77)
         return draw()

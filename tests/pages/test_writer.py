@@ -562,3 +562,35 @@ def test_what_was_put_is_not_changed_by_what_comes_after(tmp_path: Path) -> None
     assert canonical(opened(tmp_path)[0]["x"]) == canonical(
         {"t": torch.zeros(1000), "n": [1, 2], "a": torch.zeros(3).numpy()}
     )
+
+
+def test_a_record_that_comes_behind_the_end_keeps_nobody(tmp_path: Path) -> None:
+    """As when a signal handler closes the writer in the middle of a put."""
+    disk = Disk(tmp_path, open=False)
+    w = writer(disk)
+    put(w, 0)
+    assert disk.reached.wait(PATIENCE_S)
+    with w._lock:
+        w.close()
+        w._queue.append(Captured(1, {"x": snapshot(KB)}, {}, 1024))
+    disk.open.set()
+    Call(w.close).done()
+    assert w._thread is not None and not w._thread.is_alive()
+    assert w.counts.written + w.counts.lost == 2
+    assert 0 in opened(tmp_path)
+
+
+def test_closed_in_the_middle_of_the_first_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = writer(Disk(tmp_path))
+
+    class Closing(page_writer.QuietThread):
+        def start(self) -> None:
+            w.close()  # as a signal handler would, while the lock is held
+            super().start()
+
+    monkeypatch.setattr(page_writer, "QuietThread", Closing)
+    with pytest.raises(WriterClosed):
+        put(w, 0)
+    Call(w.close).done()
+    assert w._thread is not None and not w._thread.is_alive()
+    assert w.counts == WriterCounts()

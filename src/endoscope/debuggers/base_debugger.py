@@ -34,13 +34,6 @@ class BaseDebugger(ABC):
     """True for a debugger that draws from ``random`` or ``numpy.random``: their states are then restored after each
     call. Torch's generators are always restored."""
 
-    ready_made: ClassVar[bool] = False
-    """True for the classes of this package, which draw nothing; never for a subclass of them that a user wrote."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.ready_made = cls.__module__.startswith("endoscope.debuggers.")
-
     @abstractmethod
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:
         """Return a nested value of tensors, numbers and text for this datapoint, or for this batch."""

@@ -7,6 +7,7 @@ lock. An error of the disk loses the record it met, is logged once and counted; 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -29,6 +30,9 @@ TOGETHER_SECONDS = 0.1
 """A record waits for others until they are so many bytes together, or so long. A flush waits for nothing. With fewer
 bytes the thread is woken more often, and finds its caches taken each time; with more, the loop's next copies go to
 memory that no cache holds."""
+
+IDLE_SECONDS = 10.0
+"""How often the thread looks when nothing comes: the collector may close the writer on it, just before it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,9 @@ class PageWriter:
                     self._tell(e)
                     return False
                 self._thread = thread
+            if self._closed:  # by a signal handler, in the middle of this; perhaps before there was a thread
+                self._queue_the_end()  # type: ignore[unreachable]
+                raise WriterClosed("this page writer is closed")
             dropped, self._dropped_since = self._dropped_since, 0
             self._queue.append(Captured(idx, outputs, notes, size, dropped))
             self._pending += size
@@ -151,14 +158,18 @@ class PageWriter:
         reentered = self._lock._is_owned()  # type: ignore[attr-defined]
         with self._lock:
             if not self._closed and self._thread is not None:
-                self._queue += (_Flush(lambda: self._sink.close(dropped=self._dropped_since)), None)
-                self._hurry()
+                self._queue_the_end()
             self._closed = True
         # The collector runs anywhere, also on the writer thread, and a signal in the middle of `put`: the rest follows.
         if self._thread is None or reentered or threading.current_thread() is self._thread:
             return
         self._ended.wait()  # not join, which takes a thread for ended when it was interrupted
         self._thread.join()
+
+    def _queue_the_end(self) -> None:
+        """Nothing comes after it. The lock is held."""
+        self._queue += (_Flush(lambda: self._sink.close(dropped=self._dropped_since)), None)
+        self._hurry()
 
     def _reach(self, action: Callable[[], None]) -> bool:
         """Have ``action`` done after everything that was put so far; False where it cannot be waited for."""
@@ -181,7 +192,7 @@ class PageWriter:
         try:
             while self._write(self._taken_out()):
                 pass
-            self._lost += self._sink.unsaved
+            self._lost += self._sink.unsaved + sum(isinstance(late, Captured) for late in self._queue)
             self._written -= self._sink.unsaved
         finally:
             self._ended.set()
@@ -196,7 +207,7 @@ class PageWriter:
                 if self._queue:
                     break
                 self._idle = True
-                self._arrived.wait_for(lambda: self._queue)
+                self._arrived.wait_for(lambda: self._queue, IDLE_SECONDS)
                 self._idle = False
             while self._queue and size < self._enough:
                 item = self._queue.popleft()
@@ -209,7 +220,7 @@ class PageWriter:
     def _write(self, items: deque[Captured | _Flush | None]) -> bool:
         """Deal with the items, which are let go of one by one; False after the last one of all."""
         taken = size = 0
-        item = None
+        last = False
         while items:
             item = items.popleft()
             if isinstance(item, Captured):
@@ -227,11 +238,13 @@ class PageWriter:
                 except BaseException as e:  # noqa: BLE001
                     self._tell(e)
                 item.reached.set()
+            else:
+                last = True
         self._hand_over(taken)
         with self._lock:
             self._pending -= size
             self._room.notify_all()
-        return item is not None
+        return not last
 
     def _hand_over(self, taken: int) -> None:
         """Have the sink give what it was given to the kernel: so many records."""
@@ -253,4 +266,5 @@ class PageWriter:
     def _tell(self, error: BaseException) -> None:
         if self._problem is None:
             self._problem = f"{type(error).__name__}: {error}"
-            log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)
+            with contextlib.suppress(Exception):  # of a user's log handler
+                log.warning("capture cannot be written (%s); training goes on, later records are tried", self._problem)

@@ -208,6 +208,7 @@ class SequentialDebugger(BaseDebugger):
                 raise ConfigError(f"debug_outputs must be by debugger name, found the key {name!r}")
             try:
                 kept[name] = snapshot(value)
+                self._guard.succeeded(name)
             except Exception as e:  # noqa: BLE001  # a value that cannot be copied: the rest is kept
                 failures[name] = self._guard.failed(name, e)
         self._store.put(idx, kept, {"failures": failures} if failures else {})

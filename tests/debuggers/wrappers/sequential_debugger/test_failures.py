@@ -110,3 +110,15 @@ def test_a_failing_debugger_records_no_gradient_and_leaves_grad_mode(make: Any, 
     assert torch.is_grad_enabled()
     assert out.requires_grad
     assert debugger.enabled
+
+
+def test_values_of_ones_own_that_fail_now_and_then_mute_nothing(make: Any, run: Any, tmp_path: Path) -> None:
+    debugger = make(node("mine", Output, layer_name="0"))
+    endless: list[Any] = []
+    endless.append(endless)
+    for i in range(6):
+        debugger.add_to_buffer({"mine": endless if i % 2 else 1.0}, {"meta_info": {"idx": i}})
+    assert list(run(debugger, 6)) == ["mine"]
+    report = debugger.save_all(tmp_path / "debugger")
+    assert report.failures["mine"].count == 3
+    assert not report.failures["mine"].muted
