@@ -49,7 +49,6 @@ class Guard:
     def __init__(self, *, on_error: OnError) -> None:
         self._on_error = on_error
         self.failures: dict[str, Failures] = {}
-        self._ready_made: dict[type, bool] = {}
 
     def muted(self, name: str) -> str | None:
         """Why this debugger is no longer called; None while it is."""
@@ -65,11 +64,7 @@ class Guard:
         has taken the caches.
         """
         random = state = None
-        ready_made = self._ready_made.get(type(debugger))
-        if ready_made is None:
-            ready_made = type(debugger).__module__.startswith(_READY_MADE)
-            self._ready_made[type(debugger)] = ready_made
-        if not ready_made:
+        if not type(debugger).__module__.startswith(_READY_MADE):
             if (
                 debugger.uses_random
                 or threads_alive() > QuietThread.alive
