@@ -94,7 +94,7 @@ def write_page(folder: Path, page: Sequence[Record]) -> None:
     folder.mkdir()
     pages = sink.SafetensorsSink(folder, page_size=2 * RECORDS * RECORD_BYTES, rank=None)
     for idx, record in enumerate(page):
-        pages.append(sink.Captured(idx, {"record": Snapshot(record, [])}, {}, RECORD_BYTES), dropped=0)
+        pages.append(sink.Captured(idx, {"record": Snapshot(record, [])}, {}, RECORD_BYTES))
         pages.write()
     pages.close(dropped=0)
 

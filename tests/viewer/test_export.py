@@ -114,7 +114,7 @@ def test_statistics_of_a_captured_tensor(tmp_path: Path) -> None:
     assert debugger is not None
     value = debugger[4]["encoder"]["output"]
     shape = "×".join(map(str, value.shape))
-    parts = {"min": value.min(), "mean": value.mean(), "max": value.max(), "std": value.std(correction=0)}
+    parts = {"min": value.min(), "mean": value.mean(), "max": value.max(), "std": value.std()}
     numbers = ", ".join(f"{name} {part:.4g}" for name, part in parts.items()).replace("-", "−")
     assert "min −" in numbers
     said = f"{shape} · float32 · {numbers} of all values · 0 NaN, 0 infinite"

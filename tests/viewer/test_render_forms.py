@@ -201,6 +201,7 @@ def test_attention_has_its_tokens_where_they_fit() -> None:
     weights = softmaxed(1, 2, 3, 3)
     body = draw(weights, About("attention", tokens=["a", "<b>", "c"])).body
     assert (body["heads"], body["tokens"]) == (2, ["a", "<b>", "c"])
+    assert (body["queries"], body["keys"], body["of_tokens"]) == (3, 3, 3)
     assert draw(weights, About("attention", tokens=["a"])).body["tokens"] is None
     assert draw(softmaxed(1, 100, 3, 3), About("attention")).body["note"].startswith("64 of 100 heads")
 

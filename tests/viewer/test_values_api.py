@@ -121,7 +121,7 @@ def test_shape_dtype_and_statistics_are_those_of_the_tensor(viewer: Viewer) -> N
         assert stats["min"] == pytest.approx(finite.min().item())
         assert stats["mean"] == pytest.approx(finite.mean().item())
         assert stats["max"] == pytest.approx(finite.max().item())
-        assert stats["std"] == pytest.approx(finite.std(correction=0).item())
+        assert stats["std"] == (pytest.approx(finite.std().item()) if finite.numel() > 1 else None)
         assert (stats["nan"], stats["inf"], stats["count"]) == (int(x.isnan().sum()), 0, x.numel())
     assert viewer.items(epoch=1, dp=4)["features", "feature_map"]["stats"]["nan"] == 1
 

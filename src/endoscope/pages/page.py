@@ -23,9 +23,8 @@ from endoscope.pages import encoding, format, header
 _NAME = re.compile(r"page_(\d{1,9})(?:_rank_(\d{1,9}))?\.(jsonl|safetensors|pkl)", re.ASCII)
 _CATALOGUE = re.compile(r"catalogue(?:_rank_(\d{1,9}))?\.jsonl", re.ASCII)
 _IOV_MAX = 512
-_START_WRITEBACK = (
-    8 << 20
-)  # bytes after which the kernel is asked to begin writing, so that the sync at the end is short
+_START_WRITEBACK = 8 << 20
+"""Bytes after which the kernel is asked to begin writing, so that the sync at the end is short."""
 
 
 def page_name(number: int, rank: int | None) -> str:

@@ -81,5 +81,6 @@ def _facts(drawn: Drawn) -> Iterator[str]:
     yield x.dtype
     if found.min is not None and found.max is not None:
         numbers = {"min": found.min, "mean": found.mean, "max": found.max, "std": found.std}
-        yield f"{', '.join(f'{name} {value_text(value)}' for name, value in numbers.items())} of {found.over}"
+        said = [f"{name} {value_text(value)}" for name, value in numbers.items() if value is not None]
+        yield f"{', '.join(said)} of {found.over}"
     yield f"{found.nan:,} NaN, {found.inf:,} infinite"

@@ -36,12 +36,14 @@ class AttentionRenderer(Renderer):
         queries, keys = heads.x.shape[-2:]
         body = sheets.tiles_body(heads, _sheet(heads), "heads")
         tokens = list(about.tokens) if about.tokens is not None and len(about.tokens) in (queries, keys) else None
+        of_tokens = len(tokens or ())
         notes = [body["note"]] if body["note"] else []
         notes.append(f"{queries} queries (rows) × {keys} keys (columns)")
-        if tokens is not None and len(tokens) > _MOST_TOKENS:
-            notes.append(f"{_MOST_TOKENS} of {len(tokens):,} tokens")
+        if tokens is not None and of_tokens > _MOST_TOKENS:
+            notes.append(f"{_MOST_TOKENS} of {of_tokens:,} tokens")
             tokens = tokens[:_MOST_TOKENS]
-        return {**body, "heads": heads.count, "tokens": tokens, "note": "; ".join(notes)}
+        sides = {"heads": heads.count, "queries": queries, "keys": keys, "of_tokens": of_tokens}
+        return {**body, **sides, "tokens": tokens, "note": "; ".join(notes)}
 
     def picture(self, value: Any, about: About, view: View) -> Picture:
         heads = _heads(value)

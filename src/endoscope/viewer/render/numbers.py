@@ -144,7 +144,7 @@ class Stats:
     mean: float | None
     max: float | int | None
     std: float | None
-    """Of the values themselves, divided by their number (not by one less)."""
+    """Divided by their number less one, as torch's and the ready-made debuggers' is; None of a single value."""
     nan: int
     inf: int
     count: int
@@ -199,4 +199,5 @@ def _computed(x: Numbers) -> Stats:
     over = ", ".join(parts + x.notes)
     if not n:
         return Stats(None, None, None, None, nan, inf, x.size, over)
-    return Stats(low, mean * scale, high, math.sqrt(spread / n) * scale, nan, inf, x.size, over)
+    std = math.sqrt(spread / (n - 1)) * scale if n > 1 else None
+    return Stats(low, mean * scale, high, std, nan, inf, x.size, over)

@@ -92,7 +92,8 @@ function zoom(item, index, total, what) {
   const size = fitted(tw, th, 480);
   image.width = size.width;
   image.height = size.height;
-  replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))), image,
+  replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))),
+    body.tokens && body.tokens.length === body.of_tokens ? withTokens(image, body) : image,
     h("p.sub", { style: { "margin-top": "8px" } }, scale(body, item.stats)));
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(at - 1);
@@ -103,6 +104,27 @@ function zoom(item, index, total, what) {
   document.body.append(dialog);
   turn(at);
   dialog.showModal();
+}
+
+// A head of attention with its tokens at the rows and columns, where there is room for them; what the mouse is at is told
+// below in any case.
+function withTokens(image, { tokens, queries, keys }) {
+  const text = (count) => (tokens.length === count ? tokens : null);
+  const labels = (kind, count, pixels) => {
+    const texts = pixels / count >= 9 ? text(count) : null;
+    return h(`div.${kind}`, { "aria-hidden": "true" }, (texts || []).map((one) => h("span", { title: one }, one)));
+  };
+  const one = (kind, list, at) => `${kind} ${at}${list ? ` “${list[at]}”` : ""}`;
+  const rest = "Each row is a query, each column a key that it attends to.";
+  const told = h("p.sub.mono", {}, rest);
+  image.addEventListener("mousemove", (event) => {
+    const box = image.getBoundingClientRect();
+    const row = Math.min(queries - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * queries)));
+    const column = Math.min(keys - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * keys)));
+    told.textContent = `${one("query", text(queries), row)} → ${one("key", text(keys), column)}`;
+  });
+  image.addEventListener("mouseleave", () => { told.textContent = rest; });
+  return [h("div.axes", {}, labels("columns", keys, image.width), labels("rows", queries, image.height), image), told];
 }
 
 // Tiles beside and below each other, with gaps.
@@ -316,7 +338,9 @@ export function statsLine(item) {
   if (!stats || (item.renderer === "scalar" && stats.count === 1)) return null; // a scalar is its own statistics
   const one = (name, value, bad = false) => h(bad ? "span.bad" : "span", {}, `${name} `, h("b", {}, value));
   return h("div.stats", { title: stats.over || null },
-    ["min", "mean", "max", "std"].filter((k) => stats[k] !== undefined).map((k) => one(k, show(stats[k]))),
+    ["min", "mean", "max", "std"]
+      .filter((k) => stats[k] !== undefined && (stats[k] !== null || stats.min === null)) // one value has no std
+      .map((k) => one(k, show(stats[k]))),
     one("NaN", count(stats.nan || 0), stats.nan > 0),
     stats.inf ? one("Inf", count(stats.inf), true) : null,
     h("span", {}, `of ${count(stats.count)}`));
