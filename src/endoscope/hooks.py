@@ -37,6 +37,8 @@ class _NotScriptable(EndoscopeError, AttributeError):
 class Hook:
     """A function called for one module only; in any copy of that module it is `ignore`."""
 
+    __slots__ = ("_function", "_id")
+
     def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
         self._id = id(module)  # the module holds the hook, so the id stays its own
         self._function = function

@@ -263,7 +263,9 @@ def owned(value: Any) -> Snapshot:
         else:
             devices = devices or set()
             copied[k] = _map(partial(_own, devices), v, 1)
-    return Snapshot(copied, [_event(d) for d in devices] if devices else ())
+    made = _new(Snapshot)  # without a call of its __init__
+    made.value, made._events = copied, [_event(d) for d in devices] if devices else ()
+    return made
 
 
 def _copied(value: Any) -> Snapshot:
@@ -273,6 +275,7 @@ def _copied(value: Any) -> Snapshot:
         return Snapshot(copied, [_event(d) for d in devices])
 
 
+_new = object.__new__
 _Tensor, _STRIDED, _CONTIGUOUS = torch.Tensor, torch.strided, torch.contiguous_format
 _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
 _in_a_fork = False  # where the threads of torch are gone, and who asks for them waits for ever

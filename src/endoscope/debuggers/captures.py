@@ -10,16 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.debuggers.guard import Guard
+from endoscope.debuggers.guard import Guard, may_draw
 from endoscope.errors import ConfigError
-from endoscope.hooks import HookSet
+from endoscope.hooks import Function, HookSet
 from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
 
@@ -40,13 +39,21 @@ class Window:
     def __init__(self, attached: int, forwards: int) -> None:
         self.attached = attached  # which attaching of the hooks it belongs to: other threads keep theirs for a while
         self.forwards = forwards  # of the model since the last datapoint; 0 where only a part of it was called
-        self.once: dict[str, Snapshot] = {}  # of layers that were called once, as most are
+        self.once: dict[str, Snapshot] = {}  # of layers that were called once, as most are; their calls are not counted
         self.captures: dict[str, dict[int, Snapshot]] = {}
         self.calls: dict[str, int] = {}
         self.failures: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
         self.handles: list[Any] = []
         self.closed = False
+
+    def count(self, name: str) -> int:
+        """Count a call of a debugger's layer, unless it stands in ``once``; returns which one it is."""
+        if name in self.once:
+            self.captures[name] = {1: self.once.pop(name)}
+            self.calls[name] = 1
+        call = self.calls[name] = self.calls.get(name, 0) + 1
+        return call
 
     def close(self) -> None:
         """Nothing more is taken in: gradients that come later belong to no datapoint, and their hooks go."""
@@ -103,10 +110,8 @@ class Captures:
         }
         self._hooks.before_forward(root, self._begin, hidden=root in fused)
         for layer, debuggers in by_layer.items():
-            forward = tuple((n, d, d.hooked) for n, d in debuggers if isinstance(d, ForwardDebugger))
-            backward = tuple((n, d) for n, d in debuggers if isinstance(d, BackwardDebugger))
             try:
-                self._hooks.forward(layer, partial(self._seen, forward, backward), hidden=layer in fused)
+                self._hooks.forward(layer, self._hook(debuggers), hidden=layer in fused)
             except RuntimeError as e:
                 raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
 
@@ -143,38 +148,60 @@ class Captures:
         self._thread.window = Window(self._attached, 1 if before is None else before.forwards + 1)
         self._model_called = True
 
-    def _seen(
+    def _hook(self, debuggers: Sequence[tuple[str, Hooked]]) -> Function:
+        """What a layer's hook calls. Inside a running model each step of Python waits for memory: what is used at every
+        call is looked up here, once."""
+        thread, guard = self._thread, self._guard
+        forward = [
+            (n, d, d.calls == "last", d.hooked, may_draw(d, d.hooked))
+            for n, d in debuggers
+            if isinstance(d, ForwardDebugger)
+        ]
+        backward = [
+            (n, d, may_draw(d, d.process_backward)) for n, d in debuggers if isinstance(d, BackwardDebugger)
+        ]
+        attached = self._attached
+
+        def seen(module: torch.nn.Module, input: Any, output: Any) -> None:
+            window = thread.window
+            again = _graph_task() != -1  # activation checkpointing computes a layer a second time
+            if window is None or window.attached != attached:
+                if again or thread.paused:
+                    return
+                window = thread.window = Window(attached, 0)  # the user called a part of the model by itself
+            if not again:
+                once = window.once
+                for name, debugger, last, function, draws in forward:
+                    call = 0 if name not in once and name not in window.calls else window.count(name)
+                    if name in guard.failures and guard.muted(name):
+                        call = call or window.count(name)
+                        continue
+                    try:
+                        result = guard.call(name, debugger, draws, function, module, input, output)
+                    except BaseException:
+                        call = call or window.count(name)
+                        raise
+                    if not call and last and type(result) is Snapshot and result.value is not None:
+                        once[name] = result
+                    else:
+                        self._keep(window, name, debugger, call or window.count(name), result)
+            if backward:
+                self._await_gradients(window, backward, again, module, output)
+
+        return seen
+
+    def _await_gradients(
         self,
-        forward: Sequence[tuple[str, ForwardDebugger, Callable[..., Any]]],
-        backward: Sequence[tuple[str, BackwardDebugger]],
+        window: Window,
+        backward: Sequence[tuple[str, BackwardDebugger, bool]],
+        again: bool,
         module: torch.nn.Module,
-        input: Any,
         output: Any,
     ) -> None:
-        window = self._thread.window
-        again = _graph_task() != -1  # activation checkpointing computes a layer a second time
-        if window is None or window.attached != self._attached:
-            if again or self._thread.paused:
-                return
-            window = self._thread.window = Window(self._attached, 0)  # the user called a part of the model by itself
-        if not again:
-            guard, calls = self._guard, window.calls
-            for name, debugger, function in forward:
-                call = calls[name] = calls.get(name, 0) + 1
-                if call > 1 and name in window.once:
-                    window.captures[name] = {1: window.once.pop(name)}
-                if name in guard.failures and guard.muted(name):
-                    continue
-                result = guard.call(name, debugger, function, module, input, output)
-                if call == 1 and debugger.calls == "last" and type(result) is Snapshot and result.value is not None:
-                    window.once[name] = result
-                else:
-                    self._keep(window, name, debugger, call, result)
-            for name, _ in backward:
-                calls[name] = calls.get(name, 0) + 1
-        for name, awaiting in backward:
+        for name, debugger, draws in backward:
+            call = max(window.calls.get(name, 0), 1) if again else window.count(name)
             try:
-                self._await_gradient(window, name, awaiting, max(window.calls.get(name, 0), 1), module, output)
+                self._await_gradient(window, name, debugger, draws, call, module, output)
             except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
                 window.failures[name] = self._guard.failed(name, e)
 
@@ -197,7 +224,14 @@ class Captures:
             window.captures[name] = {call: result}
 
     def _await_gradient(
-        self, window: Window, name: str, debugger: BackwardDebugger, call: int, module: torch.nn.Module, output: Any
+        self,
+        window: Window,
+        name: str,
+        debugger: BackwardDebugger,
+        draws: bool,
+        call: int,
+        module: torch.nn.Module,
+        output: Any,
     ) -> None:
         tensors = [t for t in tensors_in(output) if t.requires_grad]
         if not tensors:
@@ -207,7 +241,7 @@ class Captures:
 
         def arrived(grad_output: Any) -> None:
             if not window.closed and not self._guard.muted(name):
-                result = self._guard.call(name, debugger, debugger.process_backward, module, grad_output)
+                result = self._guard.call(name, debugger, draws, debugger.process_backward, module, grad_output)
                 self._keep(window, name, debugger, call, result)
 
         if isinstance(output, torch.Tensor):
@@ -228,7 +262,7 @@ class Captures:
             unseen = _NOT_CALLED if self._model_called else _NEVER_CALLED
             window = Window(self._attached, 0)
         else:
-            unseen = _NOT_RUN if window.calls else _NONE_RAN
+            unseen = _NOT_RUN if window.once or window.calls else _NONE_RAN
         once = window.once
         if len(once) == len(self._debuggers) and window.forwards == 1:
             return {name: once[name] for name in self._debuggers}, {}  # as usual

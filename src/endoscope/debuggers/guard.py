@@ -6,9 +6,11 @@ Runs on the thread that calls the model (or autograd's, for gradients).
 
 from __future__ import annotations
 
+import dis
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -21,6 +23,10 @@ from endoscope.tensors import Snapshot, owned
 log = logging.getLogger("endoscope")
 
 _READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, which draw nothing, and no user's subclass
+_RUN_NOTHING = frozenset(
+    "RESUME NOP LOAD_CONST LOAD_SMALL_INT BUILD_MAP BUILD_CONST_KEY_MAP BUILD_LIST BUILD_TUPLE RETURN_VALUE "
+    "RETURN_CONST LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST".split()
+)
 _generator = torch.default_generator
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 OnError = Literal["record", "raise"]
@@ -43,6 +49,20 @@ class Failures:
         return f"failed {self.count} times{', then muted' if self.muted else ''}; last: {self.last}"
 
 
+def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
+    """Whether random numbers could be drawn when ``function`` of this debugger is called.
+
+    They cannot by our own debuggers, nor by a function that only puts what it is given into a dict, as the one of a
+    debugger that keeps a layer's output: its code runs nothing that is not in it.
+    """
+    if type(debugger).__module__.startswith(_READY_MADE):
+        return False
+    plain = getattr(function, "__func__", function)
+    return not isinstance(plain, FunctionType) or any(
+        step.opname not in _RUN_NOTHING for step in dis.get_instructions(plain)
+    )
+
+
 class Guard:
     """Calls debuggers by name and keeps account of their failures."""
 
@@ -57,14 +77,17 @@ class Guard:
             return None
         return f"muted after {FAILURES_TO_MUTE} failures in a row, the last: {failures.last}"
 
-    def call(self, name: str, debugger: BaseDebugger, function: Callable[..., Any], *args: Any) -> Snapshot | str:
-        """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure.
+    def call(
+        self, name: str, debugger: BaseDebugger, draws: bool, function: Callable[..., Any], *args: Any
+    ) -> Snapshot | str:
+        """Run ``function(*args)`` for a debugger, which ``draws`` random numbers as `may_draw` says; returns a copy of
+        its result, or the message of its failure.
 
         Written out rather than called: in a hook a function costs many times what it costs elsewhere, because the model
         has taken the caches.
         """
         random = state = None
-        if not type(debugger).__module__.startswith(_READY_MADE):
+        if draws:
             if (
                 debugger.uses_random
                 or threads_alive() > QuietThread.alive

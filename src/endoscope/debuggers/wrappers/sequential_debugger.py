@@ -19,7 +19,7 @@ from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.debuggers.captures import FUSED, Captures
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.debuggers.guard import Failures, Guard, OnError
+from endoscope.debuggers.guard import Failures, Guard, OnError, may_draw
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
@@ -190,7 +190,7 @@ class SequentialDebugger(BaseDebugger):
         if reason := self._guard.muted(name):
             notes.setdefault("absent", {})[name] = reason
             return
-        result = self._guard.call(name, debugger, debugger, datapoint, model)
+        result = self._guard.call(name, debugger, may_draw(debugger, debugger), debugger, datapoint, model)
         if isinstance(result, str):
             notes.setdefault("failures", {})[name] = result
         elif result.value is None:

@@ -130,7 +130,7 @@ def test_several_calls_keep_the_last_and_say_how_many(sometimes: Any, tmp_path: 
 
 
 class SecondTime(ForwardDebugger):
-    """Returns nothing, or raises, in the second of two calls."""
+    """Returns nothing, or raises, in the second of two calls; or raises in the first."""
 
     def __init__(self, layer_name: str, what: str) -> None:
         super().__init__(layer_name)
@@ -138,6 +138,8 @@ class SecondTime(ForwardDebugger):
 
     def process_forward(self, module: Any, input: Any, output: Any) -> Any:
         self.seen += 1
+        if self.seen == 1 and self.what == "raises at once":
+            raise ValueError("the first time")
         if self.seen == 2 and self.what == "raises":
             raise ValueError("the second time")
         return None if self.seen == 2 else {"output": output}
@@ -160,14 +162,17 @@ def test_a_last_call_that_gave_nothing_is_not_the_one_before(what: str, said: An
     assert opened(tmp_path).notes(0) == {**said, "calls": {"o": 2}}
 
 
-def test_a_second_call_is_counted_though_its_failure_was_raised(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["raises", "raises at once"])
+def test_a_call_is_counted_though_its_failure_was_raised(what: str, tmp_path: Path) -> None:
     model = Sometimes()
-    nodes = [node("o", SecondTime, layer_name="a", what="raises")]
+    nodes = [node("o", SecondTime, layer_name="a", what=what)]
     debugger = SequentialDebugger(nodes, model, output_dir=tmp_path, on_error="raise")
     debugger.enabled = True
     x = torch.ones(1, 2)
-    with pytest.raises(DebuggerError, match="the second time"):
+    with pytest.raises(DebuggerError, match="the second time" if what == "raises" else "the first time"):
         model(x)
+    if what == "raises at once":
+        model.a(x)  # the user went on by himself
     debugger(datapoint(0, x, None), model)
     debugger.close()
     assert opened(tmp_path).notes(0)["calls"] == {"o": 2}
