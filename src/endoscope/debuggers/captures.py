@@ -157,9 +157,7 @@ class Captures:
             for n, d in debuggers
             if isinstance(d, ForwardDebugger)
         ]
-        backward = [
-            (n, d, may_draw(d, d.process_backward)) for n, d in debuggers if isinstance(d, BackwardDebugger)
-        ]
+        backward = [(n, d, may_draw(d, d.process_backward)) for n, d in debuggers if isinstance(d, BackwardDebugger)]
         attached = self._attached
 
         def seen(module: torch.nn.Module, input: Any, output: Any) -> None:

@@ -23,10 +23,11 @@ from endoscope.tensors import Snapshot, owned
 log = logging.getLogger("endoscope")
 
 _READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, which draw nothing, and no user's subclass
-_RUN_NOTHING = frozenset(
-    "RESUME NOP LOAD_CONST LOAD_SMALL_INT BUILD_MAP BUILD_CONST_KEY_MAP BUILD_LIST BUILD_TUPLE RETURN_VALUE "
-    "RETURN_CONST LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST".split()
-)
+_RUN_NOTHING = frozenset((
+    "RESUME", "NOP", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_TUPLE",
+    "RETURN_VALUE", "RETURN_CONST",
+))  # fmt: skip
 _generator = torch.default_generator
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 OnError = Literal["record", "raise"]
