@@ -289,7 +289,7 @@ def report_memory(options: argparse.Namespace) -> tuple[dict[str, list[float]], 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=120, help="at batch 1; a third of it at batch 16")
-    parser.add_argument("--steps", type=int, default=12, help="steps in a block at batch 1; a sixth of it at batch 16")
+    parser.add_argument("--steps", type=int, default=24, help="steps in a block at batch 1; a sixth of it at batch 16")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads (0: as torch chooses)")
     parser.add_argument("--batch", type=int, action="append", help="repeatable; 1 and 16 by default")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory out")

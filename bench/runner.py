@@ -85,8 +85,8 @@ SMALL = Work("a ResNet of 13 convolutions, batch 8 of 32 x 32", SmallResNet, (3,
 NOTHING = Work("a model without arithmetic, batch 4", Nothing, (1, 1, 1), 4, 100, (1, 1, 1), 4, 100)
 TINY = Work("the demo's CNN, batch 32 of 8 x 8", DigitNet, (1, 8, 8), 32, 40, (1, 8, 8), 32, 40)
 CAPTURED = (
-    Work("ResNet-18, batch 1 of 128 x 128", resnet18, (3, 128, 128), 1, 1, (3, 128, 128), 1, 12),
-    Work("ResNet-18, batch 16 of 128 x 128", resnet18, (3, 128, 128), 16, 1, (3, 128, 128), 16, 2),
+    Work("ResNet-18, batch 1 of 128 x 128", resnet18, (3, 128, 128), 1, 1, (3, 128, 128), 1, 24),
+    Work("ResNet-18, batch 16 of 128 x 128", resnet18, (3, 128, 128), 16, 1, (3, 128, 128), 16, 4),
 )
 
 

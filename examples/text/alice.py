@@ -27,7 +27,8 @@ class Passages(Dataset[dict[str, Any]]):
     def __getitem__(self, k: int) -> dict[str, Any]:
         idx = self._places[k]
         codes = torch.tensor([CHARACTERS.index(c) for c in BOOK[idx : idx + LENGTH + 1]])
-        meta_info = {"idx": idx, "text": BOOK[idx : idx + LENGTH]}
+        text = BOOK[idx : idx + LENGTH]
+        meta_info = {"idx": idx, "text": text, "tokens": [*text]}
         return {"inputs": codes[:-1], "labels": codes[1:], "meta_info": meta_info}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,14 @@ def test_a_line_that_cannot_be_read_is_counted(tmp_path: Path, captured: Capture
     (found,) = json.loads(run("pages", "list", tmp_path, "--json").stdout)["captures"]
     assert (found["damaged"], found["datapoints"]) == (1, 1)
     assert run("pages", "list", tmp_path).stdout.splitlines()[3].split()[-1] == "1"
+
+
+def test_a_page_that_was_cut_is_counted(tmp_path: Path, captured: Captured, run: Run) -> None:
+    captured(tmp_path, {0: 1, 1: 2})
+    page = tmp_path / "page_0.safetensors"
+    os.truncate(page, page.stat().st_size // 2)
+    (found,) = json.loads(run("pages", "list", tmp_path, "--json").stdout)["captures"]
+    assert (found["damaged"], found["datapoints"], found["state"]) == (1, 2, "closed")
 
 
 def test_pickle_pages_are_listed_and_not_opened(tmp_path: Path, run: Run) -> None:

@@ -493,6 +493,42 @@ def test_a_page_moved_away_is_told(small: Path) -> None:
     assert outputs.damage
 
 
+@pytest.mark.parametrize("catalogue", ["kept", "deleted"])
+def test_a_closed_page_that_was_cut_is_told(catalogue: str, small: Path) -> None:
+    page = small / "debugger" / "page_0.safetensors"
+    written = page.stat().st_size
+    os.truncate(page, written - 1)
+    if catalogue == "deleted":
+        (small / "debugger" / "catalogue.jsonl").unlink()
+    [damage] = opened(small).damage
+    assert str(damage) == f"page_0.safetensors: {written - 1} bytes long, written as {written}"
+    assert damage in verify_folder(small / "debugger")
+
+
+def test_lines_that_were_cut_beside_a_catalogue_are_told(small: Path) -> None:
+    lines = small / "debugger" / "page_0.jsonl"
+    content = lines.read_bytes()
+    lines.write_bytes(content[: content.rindex(b'{"closed"')])
+    assert [str(damage) for damage in opened(small).damage] == ["page_0.jsonl: the closing line is missing"]
+    lines.write_bytes(content[:-10])
+    assert [str(damage) for damage in opened(small).damage] == ["page_0.jsonl: checksum of the line does not match"]
+
+
+def test_lengths_are_looked_at_once_and_never_to_find_a_datapoint(fifty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening: list[object] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest, **more: opening.append(path) or real(path, *rest, **more))  # type: ignore[func-returns-value]
+    outputs = opened(fifty)
+    assert 57 in outputs and 1000 not in outputs
+    assert outputs[57]
+    assert len(opening) <= 3  # catalogue, lines, tensors
+    assert outputs.damage == []
+    looked = len(opening)
+    assert looked >= 100
+    assert outputs.damage == []
+    assert len(opening) == looked
+
+
 @pytest.mark.parametrize("damage", [b"", b"garbage", b"\x80\x04", b"\x80\x04]\x94."], ids=repr)
 def test_a_damaged_pickle_page_names_its_file(damage: bytes, tmp_path: Path) -> None:
     write(tmp_path, [(0, {"x": 1})], page_format="pickle")

@@ -9,6 +9,7 @@ import pytest
 from tests.viewer import runs
 
 from endoscope.runs import Run
+from endoscope.runs.fields import Direction
 
 
 def shown(path: Path) -> str:
@@ -42,6 +43,16 @@ def test_only_the_last_epochs_and_it_says_so(tmp_path: Path) -> None:
     html = shown(runs.training(tmp_path / "run", epochs=13))
     assert [row[0] for row in cells(html)[1:]] == [str(k) for k in range(3, 13)]
     assert "the last 10 of 13 epochs" in html
+
+
+def test_scores_of_classes_and_numbers_as_the_viewer_has_them(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    directions: dict[str, Direction] = {"iou/0": "higher", "loss": "lower"}
+    runs.write_about(folder, directions=directions, by_class=["iou"], class_names=["bg", "car"])
+    rows = {0: {"iou/0": runs.NAN, "loss": -runs.INF}, 1: {"iou/0": 0.5, "loss": 1.0}}
+    runs.write_table(folder / "epoch_0", rows, epoch=0, directions=directions)
+    runs.write_table(folder / "epoch_1", {0: {"loss": -0.5}}, epoch=1, directions=directions)
+    assert cells(shown(folder)) == [["epoch", "iou/bg ↑", "loss ↓"], ["0", "NaN", "−∞"], ["1", "–", "−0.5"]]
 
 
 def test_damaged_empty_and_crashed(tmp_path: Path) -> None:

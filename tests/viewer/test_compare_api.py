@@ -209,9 +209,54 @@ def test_a_problem_names_its_side(tmp_path: Path, mode: str, side: str) -> None:
     )
     more = {"other": 0} if mode == "epochs" else {"run": viewer.ids}
     told = viewer.get("compare", mode=mode, epoch=2, dp=4, **more)
-    assert f"{side}This epoch kept no debug outputs." in told["problem"]
+    assert any(text.startswith(f"{side}This epoch kept no debug outputs.") for text in told["problems"])
     seen = [layer for layer in told["layers"] if layer["debugger"]]
     assert seen and all(layer["left"] and layer["right"] is None for layer in seen)
+
+
+def test_a_damaged_side_leaves_the_other(tmp_path: Path) -> None:
+    seen = {"a": {"map": torch.rand(1, 4, 6, 6)}, "b": {"map": torch.rand(1, 4, 6, 6)}}
+    viewer = two_captures(tmp_path, seen, seen)
+    page = tmp_path / "run" / "epoch_1" / "debugger" / "page_0.safetensors"
+    data = bytearray(page.read_bytes())
+    data[-5] ^= 1  # in what b gave
+    page.write_bytes(data)
+    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    layers = {one["debugger"]: one for one in told["layers"] if one["debugger"]}
+    assert layers["a"]["distance"]["relative_l2"] == 0.0 and layers["a"]["unread"] == []
+    assert layers["b"]["left"] is not None and layers["b"]["right"] is None and layers["b"]["unread"] == ["right"]
+    (problem,) = [text for text in told["problems"] if "checksum" in text]
+    assert problem.startswith("Epoch 1: ")
+
+
+def test_the_head_of_a_side_says_how_many_inputs_there_are(tmp_path: Path) -> None:
+    runs.write_about(tmp_path)
+    mask = torch.zeros(1, 8, 8, dtype=torch.int64)
+    inputs = {"inputs": {name: torch.rand(1, 3, 8, 8) for name in "abc"}, "labels": {"mask": mask, "n": torch.ones(1)}}
+    runs.write_pages(tmp_path / "datapoints", {(0,): inputs})
+    for epoch in (0, 1):
+        runs.write_pages(tmp_path / f"epoch_{epoch}" / "outputs", {(0,): {"outputs": torch.rand(1, 2)}})
+    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
+    assert ([one["name"] for one in told["inputs"]], told["inputs_of"]) == (["a", "b"], 3)
+    assert [(one["name"], one["renderer"]) for one in told["labels"]] == [("mask", "mask")]
+
+
+@pytest.mark.parametrize("form", ["attention", "channels", "image"])
+def test_a_difference_is_laid_out_as_its_sides_are(form: str, tmp_path: Path) -> None:
+    value = {
+        "attention": torch.rand(1, 8, 16, 16).softmax(-1),
+        "channels": torch.rand(1, 20, 16, 16),
+        "image": torch.randint(0, 255, (1, 3, 20, 30), dtype=torch.uint8),
+    }[form]
+    viewer = two_captures(tmp_path, {"seen": {form: value}}, {"seen": {form: value.flip(1)}})
+    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    (layer,) = [one for one in told["layers"] if one["debugger"] == "seen"]
+    assert layer["left"]["renderer"] == form
+    difference, side = viewer.pixels(layer["src"]), viewer.pixels(layer["left"]["body"]["src"])
+    assert difference.shape[:2] == side.shape[:2]
+    assert layer["scale"]["note"] == ("mean over the channels" if form == "image" else None)
+    strip = viewer.get("time", dp=0, item=layer["id"])["epochs"]
+    assert viewer.pixels(strip[1]["difference"]["src"]).shape[:2] == side.shape[:2]
 
 
 def test_classes_differ_by_the_share_of_places(tmp_path: Path) -> None:
@@ -253,7 +298,7 @@ def test_a_datapoint_that_only_one_run_has(tmp_path: Path) -> None:
     for ids, side in ((viewer.ids, "left"), (viewer.ids[::-1], "right")):
         told = viewer.get("compare", mode="runs", run=ids, epoch=2, dp=4)
         assert told["layers"] and all(layer[side] is not None for layer in told["layers"])
-        assert "No debug outputs were kept of datapoint 4" in told["problem"]
+        assert any("No debug outputs were kept of datapoint 4" in text for text in told["problems"])
     assert viewer.ask("compare", mode="runs", run=viewer.ids, epoch=2, dp=99).status == 404
 
 

@@ -17,6 +17,7 @@ from tests.viewer.payloads import PAYLOADS
 import endoscope
 from endoscope.errors import DatapointNotFoundError, PageError
 from endoscope.runs import Run
+from endoscope.runs.fields import Direction
 from endoscope.viewer import display, html
 from endoscope.viewer.display import display_debug_outputs, load_debug_outputs
 from endoscope.viewer.notebook import run_html
@@ -171,6 +172,20 @@ def test_a_run_shows_its_scores_and_its_worst(folder: Path) -> None:
     assert seen.harmless()
     assert "training · finished · 3 epochs" in seen.text
     assert "worst 5 of 12 datapoints by loss, epoch 2" in seen.text
+
+
+def test_scores_of_classes_have_their_names_and_those_left_out_are_counted(tmp_path: Path) -> None:
+    directions: dict[str, Direction] = {f"iou/{k}": "lower" for k in range(14)}
+    names = [f"kind {k}" for k in range(14)]
+    runs.write_about(tmp_path / "run", directions=directions, by_class=["iou"], class_names=names)
+    rows = {0: dict.fromkeys(directions, runs.NAN), 1: dict.fromkeys(directions, 0.5)}
+    runs.write_table(tmp_path / "run" / "epoch_0", rows, epoch=0, directions=directions)
+    text = Seen(run_html(Run(tmp_path / "run"))).text
+    assert "iou/kind 0" in text and "iou/0" not in text
+    assert "iou/kind 11" in text and "iou/kind 12" not in text
+    assert "12 of 14 scores" in text
+    assert "worst 2 of 2 datapoints by iou/kind 0, epoch 0" in text
+    assert "NaN" in text and "nan" not in text
 
 
 @pytest.mark.parametrize(

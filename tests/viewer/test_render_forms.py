@@ -197,13 +197,22 @@ def test_a_mask_lies_over_the_input() -> None:
         pixels(mask, about(16, 15), overlay=True)
 
 
+@pytest.mark.parametrize(("mask_side", "image_side"), [(512, 256), (100, 64), (60, 100)])
+def test_a_mask_of_another_size_has_no_colours_between_two_classes(mask_side: int, image_side: int) -> None:
+    about = About("mask", "labels", image=lambda: np.full((image_side, image_side, 3), 255, np.uint8))
+    mask = torch.arange(mask_side * mask_side).reshape(1, mask_side, mask_side) // 7 % 3
+    over = pixels(mask, about, overlay=True)[..., :3]
+    allowed = {tuple(np.rint(0.45 * 255 + 0.55 * np.array(colours.category(k), float)).astype(int)) for k in range(3)}
+    assert {tuple(map(int, one)) for one in over.reshape(-1, 3)} == allowed
+
+
 def test_attention_has_its_tokens_where_they_fit() -> None:
     weights = softmaxed(1, 2, 3, 3)
     body = draw(weights, About("attention", tokens=["a", "<b>", "c"])).body
     assert (body["heads"], body["tokens"]) == (2, ["a", "<b>", "c"])
     assert (body["queries"], body["keys"], body["of_tokens"]) == (3, 3, 3)
     assert draw(weights, About("attention", tokens=["a"])).body["tokens"] is None
-    assert draw(softmaxed(1, 100, 3, 3), About("attention")).body["note"].startswith("64 of 100 heads")
+    assert draw(softmaxed(1, 100, 3, 3), About("attention")).body["note"].startswith("64 of 100 heads at once")
 
 
 def test_values_below_zero_are_no_attention() -> None:

@@ -178,6 +178,8 @@ def test_runs_that_have_not_the_epoch_are_told_beside_those_that_have(tmp_path: 
     assert answer["problems"] == ["short has no epoch 2"]
     assert (answer["epochs"], answer["epoch"]) == ([None, 2], 2)
     assert answer["values"][0] == [None] * 12
+    assert (answer["scored"], answer["failures"]) == (1, [0, 1])
+    assert client.get("/api/map", run=ids(client, "short", "long"), epoch=0).json["scored"] == 2
     assert client.get("/api/map", run=ids(client, "short"), epoch=2).status == 404
 
 

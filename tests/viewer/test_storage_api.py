@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.viewer import runs
 from tests.viewer.asgi import entered
 
 from endoscope.pages.store import PageStore, StoreSettings
+from endoscope.runs import run
 from endoscope.tensors import snapshot
 from endoscope.viewer.app import create_app
 from endoscope.viewer.library import Library
@@ -59,6 +62,9 @@ def test_what_capturing_cost_is_told_by_the_validations_with_it_and_without(tmp_
     }
     shutil.rmtree(folder / "epoch_0")
     shutil.rmtree(folder / "epoch_1" / "debugger")
+    captured = {"captured": {"epochs": 4, "median_s": 4.5}, "others": {"epochs": 1, "median_s": 1.0}}
+    assert storage(folder)["cost"] == captured  # its outputs are kept
+    shutil.rmtree(folder / "epoch_1" / "outputs")
     found = storage(folder)["cost"]
     assert found == {"captured": {"epochs": 3, "median_s": 5.0}, "others": {"epochs": 2, "median_s": 2.0}}
 
@@ -92,6 +98,69 @@ def test_damage_that_opening_shows_is_listed(tmp_path: Path) -> None:
     assert found["damage"][0]["file"] == "page_0.jsonl"
     assert found["damage"][0]["reason"]
     assert sum(page["records"] for page in found["pages"]) == 2
+
+
+def flipped(page: Path) -> None:
+    content = bytearray(page.read_bytes())
+    content[-1] ^= 1
+    page.write_bytes(content)
+
+
+@pytest.mark.parametrize("first", ["storage", "datapoint"])
+def test_damage_that_a_datapoint_shows_is_counted_whichever_was_asked_for_first(first: str, tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    flipped(folder / "epoch_2" / "outputs" / "page_0.safetensors")
+    client = entered(create_app(Library([folder]), token="t"), "t")
+
+    def damaged() -> dict[str, int]:
+        return {one["name"]: one["damaged"] for one in client.get("/api/storage").json["folders"] if one["damaged"]}
+
+    if first == "storage":
+        assert damaged() == {}
+    assert "checksum" in client.get("/api/datapoint", epoch=2, dp=11).text
+    assert damaged() == damaged() == {"epoch_2/outputs": 1}
+
+
+def test_damage_that_was_seen_is_known_after_many_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_OPEN_FOLDERS", 2)
+    folder = runs.training(tmp_path / "a", epochs=4)
+    page = folder / "epoch_3" / "outputs" / "page_0.safetensors"
+    whole = page.read_bytes()
+    flipped(page)
+    client = entered(create_app(Library([folder]), token="t"), "t")
+
+    def damaged() -> int:
+        return sum(one["damaged"] for one in client.get("/api/storage").json["folders"])
+
+    client.get("/api/datapoint", epoch=3, dp=11)
+    assert damaged() == damaged() == 1
+    page.write_bytes(whole)  # it was copied here again
+    assert damaged() == 0
+
+
+def test_a_closed_page_that_was_cut_is_damaged(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    page = folder / "epoch_2" / "debugger" / "page_0.safetensors"
+    written = page.stat().st_size
+    os.truncate(page, written // 2)
+    found = next(one for one in storage(folder)["folders"] if one["name"] == "epoch_2/debugger")
+    reason = f"{written // 2} bytes long, written as {written}"
+    assert found["damage"] == [{"file": "page_0.safetensors", "record": None, "reason": reason}]
+    assert (found["damaged"], found["pages"][0]["closed"]) == (1, True)
+
+
+def test_a_page_that_is_cut_while_the_viewer_is_open_is_damaged(tmp_path: Path) -> None:
+    folder = runs.training(tmp_path / "a")
+    client = entered(create_app(Library([folder]), token="t"), "t")
+
+    def damaged() -> int:
+        return sum(one["damaged"] for one in client.get("/api/storage").json["folders"])
+
+    assert damaged() == 0
+    os.truncate(folder / "epoch_2" / "debugger" / "page_0.safetensors", 1000)
+    assert damaged() == 1
 
 
 def test_a_page_that_is_being_written_is_open_and_grows(tmp_path: Path) -> None:

@@ -338,6 +338,12 @@ def test_nan_is_the_worst_and_the_first_epoch_has_no_change(viewer: Viewer) -> N
     assert viewer.ask("worst", metric="nothing").status == 404
 
 
+def test_outputs_that_are_no_map_for_each_class_have_no_predicted_class(tmp_path: Path) -> None:
+    masks = torch.randint(0, 3, (2, 8, 8), generator=torch.Generator().manual_seed(1))
+    viewer = labelled(tmp_path, masks, torch.rand(2, 2, 8, 8))  # two channels of the mask's size, three names
+    assert [name for _, name in viewer.items(dp=1) if "predicted" in name] == []
+
+
 def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_path: Path) -> None:
     masks = torch.randint(0, 3, (2, 8, 8), generator=torch.Generator().manual_seed(1))
     outputs = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))

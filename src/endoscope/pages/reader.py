@@ -29,6 +29,7 @@ from endoscope.pages.scan import Damage, read_lines, scan
 __all__ = ["Damage", "DebugOutputs", "load_debug_outputs"]
 
 Names = list[str]  # inside the class below, list is a method
+Damages = list[Damage]
 _OPEN_PAGES = 64  # pages whose files stay open, so that a long run does not use up the process's descriptors
 
 
@@ -42,7 +43,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     ['backbone_features', 'gradcam_analysis']
     >>> outputs.read(17, "gradcam_analysis")        # only that one is read
     >>> outputs.notes(17)                           # what is absent and why, failures, call counts
-    >>> outputs.damage                              # what could not be read; reading it raises DamagedRecordError
+    >>> outputs.damage                              # what cannot be read; reading it raises DamagedRecordError
 
     Indices come in ascending order. An index captured twice gives its latest record. A record is verified each time it
     is read. `refresh` takes in what a live run has written since.
@@ -51,7 +52,6 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def __init__(self, folder: str | os.PathLike[str], *, listing: Listing | None = None) -> None:
         """``listing`` is what the folder holds, if that was looked up just now."""
         self._path = os.fspath(folder)
-        self.damage: list[Damage] = []
         self._lock = threading.RLock()
         self._files: dict[str, PageFiles] = {}
         self._find_records(listing or list_folder(self._path))
@@ -68,7 +68,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             self._find_records(list_folder(self._path))
 
     def _find_records(self, there: Listing) -> None:
-        self.damage = []
+        self.seen_damage: list[Damage] = []
+        """What finding and reading records has shown so far; `damage` tells more."""
         self._last: tuple[int, RecordReader] | None = None
         parts = [part for name in there.catalogues for part in _read_catalogue(self._path, name, there)]
         covered = {info.name for part in parts for info in part.pages}
@@ -82,7 +83,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         for k, info in enumerate(self._index.pages):
             if info.name not in there.pages:
                 lost = tuple(self._index.datapoints_of(k))
-                self.damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", lost))
+                self.seen_damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", lost))
+        self._unmeasured = [info.name for info in self._index.pages if info.closed and info.name in there.pages]
         self._sort()
 
     def _scan(self, name: str) -> catalogue.Index:
@@ -90,7 +92,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             index, damage = scan(self._open(name))
         except PageFormatError as e:
             index, damage = _unreadable(name), [Damage(f"{name}.jsonl", None, str(e))]
-        self.damage += damage
+        self.seen_damage += damage
         return index
 
     def _sort(self) -> None:
@@ -122,7 +124,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         at = int(self._indices.searchsorted(idx)) if -(1 << 63) <= idx < 1 << 63 else len(self)
         if at == len(self) or self._indices[at] != idx:
             span = f"{len(self)} datapoints, {self._indices[0]} to {self._indices[-1]}" if len(self) else "no datapoint"
-            lost = f"; {len(self.damage)} damaged record(s) may have held it, see .damage" if self.damage else ""
+            seen = len(self.seen_damage)
+            lost = f"; {seen} damaged record(s) may have held it, see .damage" if seen else ""
             raise DatapointNotFoundError(f"no datapoint {idx} in {str(self.folder)!r}, which holds {span}{lost}")
         return int(self._record[at]), int(self._row[at]) if self._row is not None else 0
 
@@ -151,8 +154,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         file = f"{self._index.pages[page_number].name}.{suffix}"
         in_page = record - int(self._index.page.searchsorted(page_number))
         damage = Damage(file, in_page, str(e), (int(idx),))
-        if damage not in self.damage:
-            self.damage.append(damage)
+        if damage not in self.seen_damage:
+            self.seen_damage.append(damage)
         return DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}")
 
     # ---- reading
@@ -236,6 +239,21 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     def dropped(self) -> int:
         """Records that were dropped because the queue was full, as counted in the pages."""
         return sum(p.dropped for p in self.pages)
+
+    @property
+    def damage(self) -> Damages:
+        """What was seen so far, with closed pages of another length than they were written with.
+
+        The first time, each closed page is opened to see its length, which finding a datapoint does without.
+        """
+        with self._lock:
+            if self._unmeasured:
+                from endoscope.pages.verify import verify_lengths
+
+                found = verify_lengths(self._path, self._unmeasured)
+                self.seen_damage += [damage for damage in found if damage not in self.seen_damage]
+                self._unmeasured = []
+            return self.seen_damage
 
     def verify(self) -> Sequence[Damage]:
         """Read and check every record of every page; returns what is damaged, the empty list when all is well."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def verify_folder(folder: Path) -> list[Damage]:
     return found + _verify_catalogues(catalogues, there, seen)
 
 
+def verify_lengths(folder: str, names: Iterable[str]) -> list[Damage]:
+    """Of closed pages, those whose tensor file has not the length that their last line says; nothing else is read."""
+    found = []
+    for name in names:
+        files = PageFiles(folder, name)
+        try:
+            if (closing := _closing(files)) is None:
+                raise PageFormatError("the closing line is missing")
+            if damage := _wrong_length(files, closing):
+                found.append(damage)
+        except PageFormatError as e:
+            found.append(Damage(f"{name}.jsonl", None, str(e)))
+        finally:
+            files.close()
+    return found
+
+
 def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     found = []
     for k in range(len(index)):
@@ -53,25 +71,36 @@ def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
 
 def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     """A closed page: as many records and bytes as its closing line says, under an unchanged safetensors header."""
-    closing: dict[str, Any] | None = None
-    if index.pages[0].closed:
-        size = os.fstat(files.text).st_size
-        tail = read_at(files.text, max(0, size - 4096), min(size, 4096)).tobytes()
-        closing = format.unseal(tail.rstrip(b"\n").rpartition(b"\n")[2]).get("closed")
-    if not isinstance(closing, dict):
+    closing = _closing(files) if index.pages[0].closed else None
+    if closing is None:
         return _verify_unclosed(files, index)
-    name = f"{files.name}.safetensors"
     found = []
     if closing.get("records") != len(index):
         found.append(Damage(f"{files.name}.jsonl", None, f"{len(index)} whole records of {closing.get('records')}"))
-    try:
-        if (size := os.fstat(files.data).st_size) != closing.get("bytes"):
-            found.append(Damage(name, None, f"{size} bytes long, written as {closing.get('bytes')}"))
-        elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start).data) != closing.get("header"):
-            found.append(Damage(name, None, "the safetensors header is not the one that was written"))
-    except PageFormatError as e:
-        found.append(Damage(name, None, str(e)))
+    if damage := _wrong_length(files, closing):
+        found.append(damage)
+    elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start).data) != closing.get("header"):
+        cause = "the safetensors header is not the one that was written"
+        found.append(Damage(f"{files.name}.safetensors", None, cause))
     return found
+
+
+def _closing(files: PageFiles) -> dict[str, Any] | None:
+    """What the last line says of a page that was closed; None when it is no closing line."""
+    size = os.fstat(files.text).st_size
+    tail = read_at(files.text, max(0, size - 4096), min(size, 4096)).tobytes()
+    closing = format.unseal(tail.rstrip(b"\n").rpartition(b"\n")[2]).get("closed")
+    return closing if isinstance(closing, dict) else None
+
+
+def _wrong_length(files: PageFiles, closing: dict[str, Any]) -> Damage | None:
+    name = f"{files.name}.safetensors"
+    try:
+        size = os.fstat(files.data).st_size
+    except PageFormatError as e:
+        return Damage(name, None, str(e))
+    written = closing.get("bytes")
+    return Damage(name, None, f"{size} bytes long, written as {written}") if size != written else None
 
 
 def _verify_unclosed(files: PageFiles, index: catalogue.Index) -> list[Damage]:

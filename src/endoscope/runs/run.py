@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from endoscope.errors import EndoscopeError, PageError
 from endoscope.pages.files import Listing, sort_names
-from endoscope.pages.reader import DebugOutputs
+from endoscope.pages.reader import Damage, DebugOutputs
 from endoscope.runs import fields, layout
 from endoscope.runs.about import About, read_about
 from endoscope.runs.fields import Direction
@@ -48,6 +48,7 @@ MAX_EPOCHS = 100_000
 _OPEN_FOLDERS = 16  # folders of pages that stay open
 
 Losses = Mapping[str, NDArray[np.float64]]
+_State = tuple[tuple[str, Identity], ...]
 
 
 class RunNotFoundError(EndoscopeError, FileNotFoundError):
@@ -174,6 +175,10 @@ class Run:
         _ = self.about, self.config, self.progress
         return self._files.problems
 
+    def damage_seen(self, folder: str) -> int:
+        """How many damages were seen so far in a folder of pages, such as ``epoch_4/debugger``; it is not opened."""
+        return self._pages.damage_seen(folder)
+
     def _names(self) -> list[str]:
         try:
             with open_folder(self.path) as fd:
@@ -264,7 +269,8 @@ class _Pages:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._open: dict[str, tuple[tuple[tuple[str, Identity], ...], DebugOutputs]] = {}
+        self._open: dict[str, tuple[_State, DebugOutputs]] = {}
+        self._damage: dict[str, tuple[_State, list[Damage]]] = {}
         self._lock = threading.Lock()
 
     def open(self, name: str) -> DebugOutputs | None:
@@ -284,20 +290,34 @@ class _Pages:
             return None, ["it holds pickle pages, which can run code and are not opened; see endoscope pages import"]
         known = self._open.pop(name, None)
         if known is None or known[0] != state:
-            known = state, DebugOutputs(self._files.root / name, listing=there)
+            known = state, self._opened(name, state, there)
         self._open[name] = known  # the last one used comes last
         if len(self._open) > _OPEN_FOLDERS:
             del self._open[next(iter(self._open))]  # closed when nobody uses it any more
-        return known[1], [str(damage) for damage in known[1].damage]
+        return known[1], [str(damage) for damage in known[1].seen_damage]
+
+    def _opened(self, name: str, state: _State, there: Listing) -> DebugOutputs:
+        """What was seen to be damaged when the same files were open before is known still."""
+        outputs = DebugOutputs(self._files.root / name, listing=there)
+        before, seen = self._damage.get(name, (state, []))
+        if before == state:
+            known = {*outputs.seen_damage}
+            outputs.seen_damage += [damage for damage in seen if damage not in known]
+        self._damage[name] = state, outputs.seen_damage
+        return outputs
+
+    def damage_seen(self, name: str) -> int:
+        return len(self._damage[name][1]) if name in self._damage else 0
 
 
-def _listed(root: Path, name: str) -> tuple[tuple[tuple[str, Identity], ...], Listing]:
-    """The state of a folder's line files, which grow with every record, and what the folder holds."""
+def _listed(root: Path, name: str) -> tuple[_State, Listing]:
+    """The state of a folder's pages and catalogues, and what the folder holds."""
     with open_folder(root, name) as fd, os.scandir(fd) as entries:
         found = {entry.name: entry for entry in entries}
         there = sort_names(found)
-        lines = [*there.catalogues, *(line for page in there.pages if (line := f"{page}.jsonl") in found)]
-        return tuple((line, identity(found[line].stat(follow_symlinks=False))) for line in lines), there
+        files = [*there.catalogues, *(f"{page}.{part}" for page in there.pages for part in ("jsonl", "safetensors"))]
+        state = ((file, identity(found[file].stat(follow_symlinks=False))) for file in files if file in found)
+        return tuple(state), there
 
 
 def _shown(at: datetime | None) -> str:

@@ -31,10 +31,11 @@ def summary_html(run: Run) -> str:
     scored = [(epoch.number, scores) for epoch in epochs[-_EPOCHS:] if (scores := epoch.scores) is not None]
     names = [*dict.fromkeys(name for _, scores in scored for name in scores.aggregated)]
     if names:
-        rows: list[list[object]] = [["epoch", *(f"{name} {_arrow(run, name)}" for name in names[:_SCORES])]]
+        labels = run.score_labels(names[:_SCORES])
+        rows: list[list[object]] = [["epoch", *(f"{label} {_arrow(run, name)}" for name, label in labels.items())]]
         for number, scores in scored:
-            found = (scores.aggregated.get(name) for name in names[:_SCORES])
-            rows.append(["eval" if number is None else number, *("–" if v is None else f"{v:.4g}" for v in found)])
+            found = (scores.aggregated.get(name) for name in labels)
+            rows.append(["eval" if number is None else number, *map(_number, found)])
         parts.append(_table(rows))
         said = [f"the last {_EPOCHS} of {len(epochs):,} epochs"] if len(epochs) > _EPOCHS else []
         said += [f"{_SCORES} of {len(names)} scores"] if len(names) > _SCORES else []
@@ -46,6 +47,13 @@ def summary_html(run: Run) -> str:
     if len(problems) > _PROBLEMS:
         parts.append(f"<div>and {len(problems) - _PROBLEMS:,} problems more</div>")
     return f'<div style="font:13px/1.5 system-ui,sans-serif">{"".join(parts)}</div>'
+
+
+def _number(value: float | None) -> str:
+    """As the viewer shows it."""
+    if value is None:
+        return "–"
+    return f"{value + 0.0:.4g}".replace("nan", "NaN").replace("inf", "∞").replace("-", "−")
 
 
 def _arrow(run: Run, name: str) -> str:

@@ -13,17 +13,18 @@ from endoscope.errors import EndoscopeError
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import answer
 from endoscope.viewer.datapoint import Datapoint, NotShown
-from endoscope.viewer.differences import Difference, difference, differing, has_picture, numbers_of
+from endoscope.viewer.differences import Difference, are_classes, difference, differing, has_picture, numbers_of
 from endoscope.viewer.library import Library, Refusal, Selection, epoch_name, epoch_of, needed_epoch, whole
 from endoscope.viewer.neighbours import nearest_success
 from endoscope.viewer.render.plain import jsonable
+from endoscope.viewer.render.registry import PICTURES
 from endoscope.viewer.side import Json, Side, is_before, metric_of
 from endoscope.viewer.values import Found
 
 MOST_EPOCHS = 100
 """Epochs of one datapoint through time."""
-MOST_INPUTS = 2
-"""Inputs that are shown at the head of each side."""
+MOST_AT_HEAD = 2
+"""Inputs, and pictures among the labels, that are shown at the head of each side."""
 MODES = ("success", "runs", "epochs")
 
 
@@ -85,18 +86,21 @@ class _Comparisons:
         if right is not None and not right.is_there:
             left.needed()  # in one of two runs is enough
         told: Json = {"mode": mode, "left": self._head(left, selection), "right": None, "layers": []}
-        told |= {"note": note, "problem": trouble}
+        told |= {"note": note, "problem": trouble, "problems": []}
         if right is not None:
             layers, problems = self._layers(mode, left, right)
-            told |= {"right": self._head(right, selection), "layers": layers, "problem": " ".join(problems) or None}
+            told |= {"right": self._head(right, selection), "layers": layers, "problems": problems}
         return answer(jsonable(told))
 
     def _head(self, side: Side, selection: Selection) -> Json:
-        """What is said of a side, and its first inputs."""
-        told: Json = {**side.facts(selection.percentile), "inputs": [], "inputs_problem": None}
+        """What is said of a side, its first inputs, and what of its labels is a picture."""
+        told: Json = {**side.facts(selection.percentile), "inputs": [], "inputs_of": 0, "inputs_problem": None}
+        told["labels"] = []
         try:
             found = [one for one in side.datapoint.items("inputs") if not one.statement]
-            told["inputs"] = [side.item(one) for one in found[:MOST_INPUTS]]
+            told |= {"inputs": [side.item(one) for one in found[:MOST_AT_HEAD]], "inputs_of": len(found)}
+            labels = [side.item(one) for one in side.datapoint.items("labels") if not one.statement]
+            told["labels"] = [item for item in labels if item["renderer"] in PICTURES][:MOST_AT_HEAD]
         except EndoscopeError as e:
             told["inputs_problem"] = self._library.shown(str(e))
         return told
@@ -111,9 +115,10 @@ class _Comparisons:
                 sides = [(left, debugger in names[0]), (right, debugger in names[1])]
                 found = [self._items(side, section, debugger, mode, problems) if has else {} for side, has in sides]
                 mine, theirs = found
-                if mine is None or theirs is None:
-                    continue
-                layers += [_layer(left, mine.get(id), right, theirs.get(id)) for id in dict.fromkeys([*mine, *theirs])]
+                unread = [side for side, items in (("left", mine), ("right", theirs)) if items is None]
+                for id in dict.fromkeys([*(mine or {}), *(theirs or {})]):
+                    order, told = _layer(left, (mine or {}).get(id), right, (theirs or {}).get(id))
+                    layers.append((order, {**told, "unread": unread}))
         layers.sort(key=lambda layer: -layer[0])
         return [layer for _, layer in layers], [*dict.fromkeys(problems)]
 
@@ -188,24 +193,26 @@ def _layer(left: Side, mine: Found | None, right: Side, theirs: Found | None) ->
     if mine is None or theirs is None:
         return -2.0, told
     scales.share([told["left"], told["right"]])
-    if _are_classes(told["left"]) and _are_classes(told["right"]):
+    form = told["left"]["renderer"] if told["left"]["renderer"] == told["right"]["renderer"] else ""
+    if are_classes(form):
         share = _differing(mine, theirs)
         if share is None:
             return -1.0, told
-        told |= {"distance": {"differing": share}, "src": _difference_src(left, mine, right, theirs, classes=True)}
+        told |= {"distance": {"differing": share}, "src": _difference_src(left, mine, right, theirs, form)}
         return share, told
     apart = _difference(mine, theirs)
     if apart is None or apart.relative_l2 is None:
         return -1.0, told
     told["distance"] = {"relative_l2": apart.relative_l2, "cosine": apart.cosine, "over": _over(apart)}
-    told["src"] = _difference_src(left, mine, right, theirs)
-    told["scale"] = scales.of_difference(apart) if told["src"] is not None else None
+    told["src"] = _difference_src(left, mine, right, theirs, form)
+    told["scale"] = _difference_scale(apart, form) if told["src"] is not None else None
     return apart.relative_l2, told
 
 
-def _are_classes(item: Json) -> bool:
-    """Whether its numbers are names, of which none is larger than another."""
-    return item["renderer"] in ("mask", "tokens")
+def _difference_scale(apart: Difference, form: str) -> Json:
+    """The scale of a picture of a difference, and what that is where it is not plain."""
+    note = "mean over the channels" if form == "image" else None
+    return {**scales.of_difference(apart), "note": note}
 
 
 def _differing(found: Found, other: Found) -> float | None:
@@ -215,16 +222,17 @@ def _differing(found: Found, other: Found) -> float | None:
 
 def _compared(item: Json, side: Side, found: Found, before: Side, earlier: Found) -> Json | None:
     """The difference to an earlier epoch."""
-    if _are_classes(item):
+    form = item["renderer"]
+    if are_classes(form):
         share = _differing(found, earlier)
-        src = _difference_src(side, found, before, earlier, classes=True)
+        src = _difference_src(side, found, before, earlier, form)
         return {"differing": share, "src": src, "scale": None} if share is not None else None
     apart = _difference(found, earlier)
     if apart is None:
         return None
     told: Json = {"mean_abs": apart.mean_abs, "max_abs": apart.max_abs, "over": _over(apart)}
-    src = _difference_src(side, found, before, earlier)
-    return {**told, "src": src, "scale": scales.of_difference(apart) if src is not None else None}
+    src = _difference_src(side, found, before, earlier, form)
+    return {**told, "src": src, "scale": _difference_scale(apart, form) if src is not None else None}
 
 
 def _difference(found: Found, other: Found) -> Difference | None:
@@ -238,10 +246,10 @@ def _over(apart: Difference) -> str:
     return f"{apart.compared:,} of {apart.of:,} values, where both are finite"
 
 
-def _difference_src(side: Side, found: Found, against: Side, other: Found, *, classes: bool = False) -> str | None:
+def _difference_src(side: Side, found: Found, against: Side, other: Found, form: str) -> str | None:
     a, b = numbers_of(found.value), numbers_of(other.value)
     if a is None or b is None or not has_picture(a, b):
         return None
     version = items.version(found.value, side.datapoint, found) + items.version(other.value, against.datapoint, other)
-    query = {**side.query(), "item": found.id, **against.query("vs_"), "v": version}
-    return "/api/image?" + urlencode({**query, "classes": 1} if classes else query)
+    query = {**side.query(), "item": found.id, **against.query("vs_"), "drawn": form, "v": version}
+    return "/api/image?" + urlencode(query)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from endoscope.viewer.render import colours, sheets
+from endoscope.viewer.render import attention, colours, images, sheets
 from endoscope.viewer.render.curves import is_number_list
-from endoscope.viewer.render.numbers import Numbers, dot, is_numbers
+from endoscope.viewer.render.numbers import Array, Numbers, dot, is_numbers
 from endoscope.viewer.render.pictures import Picture
-from endoscope.viewer.render.registry import View
+from endoscope.viewer.render.registry import About, View
 from endoscope.viewer.render.shapes import Maps, maps, matrix
 from endoscope.viewer.render.sheets import Sheet
 
@@ -48,7 +48,8 @@ def numbers_of(value: Any) -> Numbers | None:
 
 
 def difference(a: Numbers, b: Numbers) -> Difference | None:
-    """How far ``a`` is from ``b``; None when their shapes differ.
+    """How far ``a`` is from ``b``; None when their shapes differ. Complex values are apart by the magnitude of their
+    difference.
 
     >>> difference(Numbers(torch.tensor([3.0, 4.0])), Numbers(torch.tensor([3.0, 0.0]))).max_abs
     4.0
@@ -59,21 +60,20 @@ def difference(a: Numbers, b: Numbers) -> Difference | None:
     scale = biggest if biggest > 1e100 else 1.0  # squares would leave the range of doubles
     n, total, largest = 0, 0.0, 0.0
     apart = left = right = both = 0.0
-    for p, q in zip(a.chunks(), b.chunks(), strict=True):
-        x, y = p.astype(np.float64), q.astype(np.float64)
+    for p, q in zip(a.chunks(real=False), b.chunks(real=False), strict=True):
+        x, y, d = _wide(p), _wide(q), _less(p, q)
         finite = np.isfinite(x) & np.isfinite(y)
         if not finite.all():
-            x, y = x[finite], y[finite]
+            x, y, d = x[finite], y[finite], d[finite]
         if not x.size:
             continue
         if scale != 1.0:
-            x, y = x / scale, y / scale
-        d = x - y
+            x, y, d = x / scale, y / scale, _less(x / scale, y / scale)
         n += x.size
         total += float(np.abs(d).sum())
         largest = max(largest, float(np.abs(d).max()))
-        apart, left, right = apart + dot(d, d), left + dot(x, x), right + dot(y, y)
-        both += dot(x, y)
+        apart, left, right = apart + dot(d, d), left + _product(x, x), right + _product(y, y)
+        both += _product(x, y)
     if not n:
         return Difference(None, None, None, None, 0, a.size)
     norms = math.sqrt(left), math.sqrt(right)
@@ -82,11 +82,33 @@ def difference(a: Numbers, b: Numbers) -> Difference | None:
     return Difference(total / n * scale, largest * scale, relative, cosine, n, a.size)
 
 
+def _wide(x: Array) -> Array:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _less(x: Array, y: Array) -> Array:
+    """``x`` less ``y``; of complex values how far they are apart."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = _wide(x) - _wide(y)
+        if d.dtype.kind == "c":
+            return np.asarray(np.abs(d))
+        if x.dtype == y.dtype and x.dtype in (np.int64, np.uint64):  # of large ones a double lacks the last digits
+            near = (d == 0) & (x != y)
+            d[near] = (x[near] - y[near]).view(np.int64)
+        return d
+
+
+def _product(x: Array, y: Array) -> float:
+    """The real part of their inner product."""
+    return dot(x, y) if x.dtype.kind != "c" else dot(x.real, y.real) + dot(x.imag, y.imag)
+
+
 def differing(a: Numbers, b: Numbers) -> float | None:
     """The share of places at which two maps of classes differ; None when their shapes do."""
     if a.shape != b.shape:
         return None
-    found = sum(int(np.count_nonzero(p != q)) for p, q in zip(a.chunks(), b.chunks(), strict=True))
+    pairs = zip(a.chunks(real=False), b.chunks(real=False), strict=True)
+    found = sum(int(np.count_nonzero(p != q)) for p, q in pairs)
     return found / a.size
 
 
@@ -100,22 +122,37 @@ def has_picture(a: Numbers, b: Numbers) -> bool:
     return a.shape == b.shape and (maps(a) is not None or matrix(a) is not None)
 
 
-def difference_picture(a: Numbers, b: Numbers, view: View, *, classes: bool = False) -> Picture:
-    """``a`` less ``b``: blue where it is smaller, white where it is the same, red-brown where it is larger; of
-    ``classes`` red-brown where they differ."""
+def difference_picture(a: Numbers, b: Numbers, view: View, about: About, drawn: str = "") -> Picture:
+    """``a`` less ``b``: blue where it is smaller, white where it is the same, red-brown where it is larger; of classes
+    red-brown where they differ.
+
+    ``drawn`` is the form of both by themselves: the difference is laid out as they are. That of an image is the mean
+    over its channels.
+    """
     if a.shape != b.shape:
         raise ValueError("the two have different shapes")
-    if classes:
-        d = Numbers((a.take() != b.take()).astype(np.float64))
+    if are_classes(drawn):
+        d = Numbers((a.take(real=False) != b.take(real=False)).astype(np.float64))
     else:
-        with np.errstate(invalid="ignore", over="ignore"):
-            d = Numbers(a.take().astype(np.float64) - b.take().astype(np.float64))
+        d = Numbers(_less(a.take(real=False), b.take(real=False)))
+    reach = _reach(d)
+    image = images.channels_first(d, about) if drawn == "image" else None
+    if image is not None:
+        with np.errstate(invalid="ignore"):
+            d = Numbers(image.take().mean(0))
     found = maps(d)
     if found is None:
         table = matrix(d)
         if table is None:
             raise ValueError("a difference of this shape has no picture")
         found = Maps(table.reshaped(1, *table.shape), None)
-    reach = _reach(d)
-    sheet = Sheet.of(found) if found.count > 1 else Sheet.of(found, tile=256, most=1024)
+    if drawn == "attention":
+        sheet = attention.sheet_of(found)
+    else:
+        sheet = Sheet.of(found) if found.count > 1 else Sheet.of(found, tile=256, most=1024)
     return sheets.tiles_picture(found, sheet, view, (-reach, reach), colours.DIVERGING)
+
+
+def are_classes(form: str) -> bool:
+    """Whether the numbers of a value drawn in this form are names, of which none is larger than another."""
+    return form in ("mask", "tokens")

@@ -9,6 +9,7 @@ from endoscope.viewer.render.plain import cell
 
 _WORST = 5
 _EPOCHS = 10
+_SCORES = 12
 _PROBLEMS = 10
 
 
@@ -21,14 +22,16 @@ def run_html(run: Run) -> str:
     parts = [html.heading(run.name, 3), html.facts([run.kind, run.status, f"{len(epochs):,} epochs"])]
     scored = [(epoch, scores) for epoch in epochs[-_EPOCHS:] if (scores := epoch.scores) is not None]
     if scored:
-        names = [*dict.fromkeys(name for _, scores in scored for name in scores.aggregated)][:12]
+        names = [*dict.fromkeys(name for _, scores in scored for name in scores.aggregated)]
+        labels = run.score_labels(names[:_SCORES])
         rows = [
-            ["eval" if epoch.number is None else epoch.number, *(scores.aggregated.get(name) for name in names)]
+            ["eval" if epoch.number is None else epoch.number, *(scores.aggregated.get(name) for name in labels)]
             for epoch, scores in scored
         ]
-        parts.append(html.table(["epoch", *map(cell, names)], rows))
-        if len(epochs) > _EPOCHS:
-            parts.append(html.facts([f"the last {_EPOCHS} of {len(epochs):,} epochs"]))
+        parts.append(html.table(["epoch", *map(cell, labels.values())], rows))
+        said = [f"the last {_EPOCHS} of {len(epochs):,} epochs"] if len(epochs) > _EPOCHS else []
+        said += [f"{_SCORES} of {len(names)} scores"] if len(names) > _SCORES else []
+        parts.append(html.facts(said))
         parts.append(_worst(run))
     else:
         parts.append("<em>no scores yet</em>")
@@ -55,6 +58,7 @@ def _worst(run: Run) -> str:
         said = one.class_text(one.prediction.index) if one.prediction is not None else None
         label = one.label_text
         rows.append([str(one.idx), float(table.values[name][at]), cell(label), cell(said)])
+    score = cell(run.score_labels([name])[name])
     where = "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
-    title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {cell(name)}, {where}"
-    return html.facts([title]) + html.table(["datapoint", cell(name), "label", "prediction"], rows)
+    title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {score}, {where}"
+    return html.facts([title]) + html.table(["datapoint", score, "label", "prediction"], rows)

@@ -220,6 +220,7 @@ def _map(selection: Selection, epochs: Sequence[Epoch | None], before: Epoch | N
         "metric": metric,
         "direction": direction,
         "previous_epoch": before.number if before is not None and (change is not None or not wanted.change) else None,
+        "scored": sum(not column.missing.all() for column in columns),
         "failures": [int(each.sum()) for each in fails],
         "range": [float(finite.min()), float(finite.max())] if len(finite) else None,
         "nan": sum(int(column.nan.sum()) for column in columns),

@@ -31,14 +31,14 @@ class _Storage:
         self._folders: Cache[dict[str, Any]] = Cache(20_000, lambda folder: 1 + len(folder["pages"]))
 
     def storage(self, request: Request) -> Response:
-        """Every folder of pages, and the other files; what is damaged as far as it shows without reading all of it."""
+        """Every folder of pages, and the other files; what is damaged as far as was seen without reading all of it."""
         selection = Selection.of(request.query_params, self._library)
         entry, run = selection.entry, selection.run
         there = footprint(entry.path)
         folders = []
         for name in _page_folders(run, there):
             files = {path: file for path, file in there.files.items() if path.startswith(f"{name}/")}
-            state = tuple(sorted((path, file.bytes, file.mtime_ns, file.inode) for path, file in files.items()))
+            state = (run.damage_seen(name), *sorted(files.items()))
             folders.append(self._folders.get((entry.id, name), state, partial(self._folder, run, name, files)))
         pages = {name for folder in folders for name in there.files if name.startswith(f"{folder['name']}/")}
         others = [
@@ -68,11 +68,13 @@ class _Storage:
 
 
 def _cost(run: Run, there: Footprint) -> dict[str, Any] | None:
-    """How long a validation took, in the median, in epochs with debug outputs and in those without; None of no time."""
+    """How long a validation took, in the median, where outputs or debug outputs were kept and elsewhere, if known."""
     took: dict[bool, list[float]] = {True: [], False: []}
     for epoch in run.progress.epochs:
         if epoch.val_s is not None and math.isfinite(epoch.val_s):
-            took[f"{layout.epoch_folder(epoch.epoch)}/{layout.DEBUGGER}" in there.folders].append(epoch.val_s)
+            within = layout.epoch_folder(epoch.epoch)
+            kept = any(f"{within}/{pages}" in there.folders for pages in (layout.OUTPUTS, layout.DEBUGGER))
+            took[kept].append(epoch.val_s)
     if not took[True]:
         return None
     told = {True: "captured", False: "others"}

@@ -274,7 +274,8 @@ def prediction_of(row: Any) -> Prediction | None:
 def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Key, str, Any]]:
     """Of outputs with a map for each class: where they are, Python that gives the class at each pixel, and that.
 
-    A map for each class has as many channels as there are names of classes, or it has the size of the label mask.
+    A map for each class has as many channels as there are names of classes; where there are no names, it has the size
+    of the label mask.
     """
     sizes = {tuple(found.value.shape[-2:]) for found in walk("labels", labels) if _is_mask(found.value)}
     for found in walk("outputs", outputs):
@@ -283,8 +284,8 @@ def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Ke
             continue
         at = len(x.shape) - 3
         channels, height, width = x.shape[at:]
-        named = class_names is not None and channels == len(class_names)
-        if channels > 1 and min(height, width) >= 4 and (named or (height, width) in sizes):
+        fits = channels == len(class_names) if class_names is not None else (height, width) in sizes
+        if channels > 1 and min(height, width) >= 4 and fits:
             yield found.path, f"{found.lookup}.argmax({at})", x.take().argmax(at)
 
 

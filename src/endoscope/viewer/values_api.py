@@ -135,7 +135,7 @@ class _Values:
                     a, b = numbers_of(found.value), numbers_of(other.value)
                     if a is None or b is None:
                         raise ValueError("these two have no difference that can be drawn")
-                    made = difference_picture(a, b, view, classes=query.get("classes") == "1").png()
+                    made = difference_picture(a, b, view, side.datapoint.about(found), query.get("drawn", "")).png()
                 else:
                     made = picture(found.value, side.datapoint.about(found), view).png()
             except (ValueError, MemoryError) as e:  # `NotDrawn` is one

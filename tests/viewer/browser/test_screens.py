@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from tests.viewer.browser.conftest import Opener, Viewer, expect, run_id
+from tests.viewer import runs
+from tests.viewer.browser.conftest import Opener, Serve, Viewer, expect, run_id
 
 SCREENS = {
     "runs": "Runs",
@@ -183,10 +186,26 @@ def test_moving_onto_the_other_epoch_compares_with_another_one(first: Viewer) ->
     expect(page.locator(".notice:visible")).to_have_count(0)
 
 
+def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    page_file = runs.training(tmp_path / "run") / "epoch_2" / "outputs" / "page_0.safetensors"
+    content = bytearray(page_file.read_bytes())
+    content[-1] ^= 1
+    page_file.write_bytes(content)
+    opened = viewer(served(tmp_path))
+    page = opened.open("/storage?dp=11&epoch=2")
+    seen = page.locator(".totals div", has_text="damaged, as far as seen").locator("dd")
+    expect(seen).to_have_text("0")
+    expect(opened.visit("datapoint").locator("main")).to_contain_text("checksum")
+    opened.visit("storage")
+    expect(seen).to_have_text("1")
+    expect(page.locator("details[data-folder='epoch_2/outputs'] .pill.bad")).to_have_text("1 damaged")
+
+
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
     expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
-    cost = "A validation took 0.500 s with debug outputs (median of 2 epochs), 0.500 s without (1 epoch)."
+    kept = "0.500 s where outputs or debug outputs were kept (median of 2 epochs)"
+    cost = f"A validation took {kept}, 0.500 s where none were (1 epoch)."
     expect(page.locator("main")).to_contain_text(cost)
     expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()

@@ -150,3 +150,48 @@ def test_nothing_fails_in_common(viewer: Opener, served: Serve, tmp_path: Path) 
     opened = viewer(served(tmp_path))
     page = opened.open(f"/map?metric=loss{both(opened, 'a', 'b')}")
     expect(page.locator("[data-common]")).to_contain_text("No datapoint fails in any of these runs.")
+
+
+# ---------------------------------------------------------------- runs of different length
+@pytest.fixture
+def uneven(viewer: Opener, served: Serve, tmp_path: Path) -> Viewer:
+    """Epochs 0 to 3, and 0 to 1."""
+    runs.training(tmp_path / "long", epochs=4)
+    runs.training(tmp_path / "short", epochs=2)
+    return viewer(served(tmp_path))
+
+
+def test_runs_open_at_the_last_epoch_that_all_have_scores_of(uneven: Viewer) -> None:
+    page = uneven.open(f"/map?metric=loss{both(uneven, 'long', 'short')}")
+    expect(page.locator("canvas")).to_have_count(2)
+    for k in range(2):
+        expect(page.locator("canvas").nth(k)).to_have_attribute("data-epoch", "1")
+    expect(page.locator("p.sub").first).to_contain_text("fail in both runs.")
+    page = uneven.open(f"/map?metric=loss{both(uneven, 'long')}")
+    expect(page.locator("canvas")).to_have_attribute("data-epoch", "3")
+
+
+def test_an_evaluation_has_its_scores_beside_any_epoch(uneven: Viewer, tmp_path: Path) -> None:
+    runs.evaluation(tmp_path / "evaluated")
+    runs.just_started(tmp_path / "begun")
+    page = uneven.open("/runs")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    page = uneven.open(f"/map?metric=loss{both(uneven, 'long', 'short', 'evaluated', 'begun')}")
+    expect(page.locator("canvas").first).to_have_attribute("data-epoch", "1")
+    expect(page.locator("p.sub").first).to_contain_text("fail in all 3 runs that have scores here.")
+    page = uneven.open(f"/map?metric=loss{both(uneven, 'long', 'evaluated')}")
+    expect(page.locator("canvas").first).to_have_attribute("data-epoch", "3")
+
+
+def test_a_run_without_scores_in_the_epoch_is_not_counted(uneven: Viewer) -> None:
+    page = uneven.open(f"/map?metric=loss&epoch=3&percentile=25{both(uneven, 'long', 'short')}")
+    # A NaN and the worst number; the two that come next are equal, and one too many for 3 of 12.
+    expect(page.locator("p.sub").first).to_contain_text("2 fail in the 1 run that has scores here.")
+    expect(page.locator("[data-fails='1']")).to_have_text("no scores")
+    expect(page.locator(".problems")).to_contain_text("short has no epoch 3")
+
+
+def test_common_failures_count_runs_with_scores(uneven: Viewer) -> None:
+    page = uneven.open(f"/map?metric=loss&epoch=3&percentile=25{both(uneven, 'long', 'short')}")
+    expect(page.locator("[data-common]")).to_contain_text("2 datapoints fail: 2 in 1 of 1 run that has scores here.")
+    assert [row[1] for row in cells(page, "Common failures")] == ["1 of 1 run"] * 2

@@ -34,7 +34,7 @@ class AttentionRenderer(Renderer):
         heads = _heads(value)
         assert heads is not None
         queries, keys = heads.x.shape[-2:]
-        body = sheets.tiles_body(heads, _sheet(heads), "heads")
+        body = sheets.tiles_body(heads, sheet_of(heads), "heads")
         tokens = list(about.tokens) if about.tokens is not None and len(about.tokens) in (queries, keys) else None
         of_tokens = len(tokens or ())
         notes = [body["note"]] if body["note"] else []
@@ -48,10 +48,11 @@ class AttentionRenderer(Renderer):
     def picture(self, value: Any, about: About, view: View) -> Picture:
         heads = _heads(value)
         assert heads is not None
-        return sheets.tiles_picture(heads, _sheet(heads), view)
+        return sheets.tiles_picture(heads, sheet_of(heads), view)
 
 
-def _sheet(heads: Maps) -> Sheet:
+def sheet_of(heads: Maps) -> Sheet:
+    """How heads are laid out."""
     return Sheet.of(heads, tile=_TILE, most=256)
 
 

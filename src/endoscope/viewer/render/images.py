@@ -28,10 +28,10 @@ class ImageRenderer(Renderer):
             return False  # three maps of a layer are no colours
         if about.section == "outputs" and value.dtype != "uint8" and _one_a_class(value, about):
             return False
-        return _channels_first(value, about) is not None
+        return channels_first(value, about) is not None
 
     def body(self, value: Any, about: About) -> Body:
-        x = _channels_first(value, about)
+        x = channels_first(value, about)
         assert x is not None
         _, height, width = x.shape
         step = pictures.step_for((height, width), pictures.MOST_PIXELS)
@@ -58,7 +58,7 @@ class ImageRenderer(Renderer):
 
 def as_rgb(x: Numbers, about: About) -> Array | None:
     """An image as ``(height, width, 3)`` bytes, at most 1,024 pixels wide and high; None if it is none."""
-    image = _channels_first(x, about)
+    image = channels_first(x, about)
     if image is None:
         return None
     step = pictures.step_for(image.shape[1:], pictures.MOST_PIXELS)
@@ -84,7 +84,7 @@ def _one_a_class(x: Numbers, about: About) -> bool:
     return channels == 4 or (channels > 1 and channels == len(about.class_names or ()))
 
 
-def _channels_first(x: Numbers, about: About) -> Numbers | None:
+def channels_first(x: Numbers, about: About) -> Numbers | None:
     """``(1, 3 or 4; height; width)``, or None."""
     image = unbatched(x)
     if len(image.shape) == 2 and (len(x.shape) == 3 or x.dtype == "uint8") and about.section != "outputs":
@@ -169,7 +169,7 @@ class MaskRenderer(Renderer):
             image = about.image()
             if image is None or not pictures.lies_over(image, mask.shape):
                 raise ValueError("the input is no image that this mask lies over")
-            return Picture(pictures.laid_over(image, rgb))
+            return Picture(pictures.laid_over(image, rgb, smooth=False))
         return Picture(pictures.enlarged(rgb, pictures.factor_for(classes.shape, 256)))
 
 

@@ -95,8 +95,8 @@ class Numbers:
         made.shape = tuple(int(n) for n in made._data.shape)
         return made
 
-    def take(self, index: Any = ...) -> Array:
-        """Some values, as real numbers that numpy has; booleans as 0 and 1."""
+    def take(self, index: Any = ..., *, real: bool = True) -> Array:
+        """Some values, as real numbers that numpy has; booleans as 0 and 1. Complex ones stay so when not ``real``."""
         part = self._data[index]
         if isinstance(part, torch.Tensor):
             if part.dtype in _WIDER:
@@ -105,7 +105,7 @@ class Numbers:
                     part = part.to(_WIDER[part.dtype])
             part = part.numpy()
         part = np.asarray(part)
-        if part.dtype.kind == "c":
+        if part.dtype.kind == "c" and real:
             with np.errstate(all="ignore"):
                 return np.asarray(np.abs(part))
         return (
@@ -116,12 +116,12 @@ class Numbers:
             else part
         )
 
-    def chunks(self, most: int | None = None) -> Iterator[Array]:
-        """All values, or the first ``most``, some at a time."""
+    def chunks(self, most: int | None = None, *, real: bool = True) -> Iterator[Array]:
+        """All values, or the first ``most``, some at a time, as `take` gives them."""
         flat = self.reshaped(-1)
         end = flat.size if most is None else min(most, flat.size)
         for at in range(0, end, _CHUNK):
-            yield flat.take(slice(at, min(at + _CHUNK, end)))
+            yield flat.take(slice(at, min(at + _CHUNK, end)), real=real)
 
     def digest(self) -> str:
         """Another one when shape, type or values are others."""

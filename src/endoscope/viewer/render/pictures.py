@@ -114,16 +114,18 @@ def lies_over(image: Array, shape: Sequence[int]) -> bool:
     return bool(image.shape[0] * shape[1] == image.shape[1] * shape[0])
 
 
-def laid_over(image: Array, above: Array) -> Array:
-    """A red, green, blue picture over an image of the same proportions, at the size at which the image is shown."""
+def laid_over(image: Array, above: Array, *, smooth: bool = True) -> Array:
+    """A red, green, blue picture over an image of the same proportions, at the size at which the image is shown; not
+    ``smooth`` where the colours between two others mean something else."""
     below = enlarged(image, factor_for(image.shape[:2], 256))
     height, width = below.shape[:2]
     factor = height // above.shape[0]
     if (above.shape[0] * factor, above.shape[1] * factor) == (height, width):
         return blended(below, enlarged(above, factor))
-    return blended(below, resized(above, height, width))
+    return blended(below, resized(above, height, width, smooth=smooth))
 
 
-def resized(rgb: Array, height: int, width: int) -> Array:
-    """A red, green, blue picture in another size, smoothly."""
-    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BILINEAR))
+def resized(rgb: Array, height: int, width: int, *, smooth: bool) -> Array:
+    """A red, green, blue picture in another size."""
+    how = Image.Resampling.BILINEAR if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(rgb).resize((width, height), how))

@@ -65,7 +65,7 @@ def tiles_body(maps: Maps, sheet: Sheet, what: str) -> dict[str, Any]:
     shown = min(TILES, maps.count)
     notes = [maps.note] if maps.note else []
     if shown < maps.count:
-        notes.append(f"{shown} of {maps.count:,} {what}")
+        notes.append(f"{shown} of {maps.count:,} {what} at once")
     if sheet.step > 1:
         notes.append(f"every {ordinal(sheet.step)} pixel of each")
     return {

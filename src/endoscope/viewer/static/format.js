@@ -26,6 +26,11 @@ export function show(value, digits = 3) {
   return minus(x.toFixed(Math.min(decimals, 6)));
 }
 
+// A whole number with all its digits; anything else as `show` has it.
+export function exact(value, digits) {
+  return Number.isSafeInteger(value) ? minus(String(value)) : show(value, digits);
+}
+
 export function signed(value) {
   const x = number(value);
   if (x === null) return "–";

@@ -2,7 +2,7 @@
 
 import { announce, h, replace } from "./dom.js";
 import { extent, histogram, lineChart, runColour, runDash } from "./charts.js";
-import { count, number, shape, show } from "./format.js";
+import { count, exact, number, shape, show } from "./format.js";
 
 const WIDE = new Set(["channels", "table", "line", "attention", "text", "tokens"]);
 
@@ -48,7 +48,7 @@ export function scale(body, stats = null, shared = "") {
   if (!body.range) return null;
   const nothing = stats && stats.count > 0 && number(stats.min) === null;
   const ramp = nothing ? h("span.faint", {}, "no finite value")
-    : h("span.ramp", {}, show(body.range[0]), Array.isArray(body.legend) ? bar(body.legend) : "to", show(body.range[1]));
+    : h("span.ramp", {}, show(body.range[0]), Array.isArray(body.legend) ? bar(body.legend) : h("span", {}, "to"), show(body.range[1]));
   return h("span.scale", {}, ramp, oddColours(body, stats), body.shared && shared && !nothing ? h("span.faint", {}, shared) : null);
 }
 
@@ -58,7 +58,7 @@ function differenceScale(found) {
   const middle = Math.floor(found.legend.length / 2);
   const ramp = bound === null ? h("span.faint", {}, "no finite difference") : bound === 0 ? h("span.faint", {}, "no difference: 0 everywhere")
     : h("span.ramp", {}, show(-bound), bar(found.legend.slice(0, middle + 1), "span.bar.half"), "0", bar(found.legend.slice(middle), "span.bar.half"), `+${show(bound)}`);
-  return h("span.scale.difference", {}, ramp, oddColours(found, null));
+  return h("span.scale.difference", {}, ramp, oddColours(found, null), found.note ? h("span.faint", {}, found.note) : null);
 }
 
 // The picture of a difference of two items that look like `like`, with its scale. `found` has src and scale.
@@ -70,6 +70,15 @@ export function drawDifference(like, found, { side }) {
 // What is not shown, or shown otherwise: said by the server, never left out.
 function note(item) {
   return item.body && item.body.note ? h("p.note", {}, item.body.note) : null;
+}
+
+// Whether the numbers are names of classes, which have no mean.
+export const areClasses = (item) => ["mask", "tokens"].includes(item.renderer);
+
+// What stands below a value that is drawn small: its classes or its scale, what is not shown of it, and its statistics.
+export function below(item, shared) {
+  if (areClasses(item)) return [item.renderer === "mask" ? classList(item.body) : null, note(item)];
+  return [scale(item.body, item.stats, shared), note(item), statsLine(item)];
 }
 
 function zoom(item, index, total, what) {
@@ -89,11 +98,12 @@ function zoom(item, index, total, what) {
   const back = h("button", { onclick: () => turn(at - 1) }, "← previous");
   const on = h("button", { onclick: () => turn(at + 1) }, "next →");
   const [tw, th] = body.tile || [64, 64];
-  const size = fitted(tw, th, 480);
+  const room = Math.min(window.innerWidth, window.innerHeight) - 280;
+  const size = fitted(tw, th, Math.min(960, Math.max(480, room)));
   image.width = size.width;
   image.height = size.height;
   replace(dialog, h("div.head", {}, title, h("div.push", {}, back, on, h("button", { onclick: () => dialog.close() }, "Close"))),
-    body.tokens && body.tokens.length === body.of_tokens ? withTokens(image, body) : image,
+    body.queries ? withTokens(image, body) : image,
     h("p.sub", { style: { "margin-top": "8px" } }, scale(body, item.stats)));
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(at - 1);
@@ -108,11 +118,12 @@ function zoom(item, index, total, what) {
 
 // A head of attention with its tokens at the rows and columns, where there is room for them; what the mouse is at is told
 // below in any case.
-function withTokens(image, { tokens, queries, keys }) {
-  const text = (count) => (tokens.length === count ? tokens : null);
+function withTokens(image, { tokens, of_tokens, queries, keys }) {
+  const text = (count) => (tokens && tokens.length === of_tokens && of_tokens === count ? tokens : null);
   const labels = (kind, count, pixels) => {
-    const texts = pixels / count >= 9 ? text(count) : null;
-    return h(`div.${kind}`, { "aria-hidden": "true" }, (texts || []).map((one) => h("span", { title: one }, one)));
+    const pitch = pixels / count;
+    const texts = pitch >= 7 ? text(count) : null;
+    return h(`div.${kind}`, { "aria-hidden": "true", style: { "font-size": `${Math.min(11, pitch)}px` } }, (texts || []).map((one) => h("span", { title: one }, visible(one))));
   };
   const one = (kind, list, at) => `${kind} ${at}${list ? ` “${list[at]}”` : ""}`;
   const rest = "Each row is a query, each column a key that it attends to.";
@@ -169,8 +180,9 @@ function sheet(item, { small, alt, side }, what) {
     const index = page * body.shown + row * columns + column;
     if (index < body.of) zoom(item, index, body.of, what.slice(0, -1));
   };
-  const sprite = h("div.sprite", { style: { "min-height": `${height}px` } }, image, h("button.over", { "aria-label": `enlarge a ${what.slice(0, -1)} of ${item.name}`, onclick: pick }));
-  return [sprite, h("div.under", {}, text, pages > 1 ? [back, on] : null, scale(body, item.stats))];
+  const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a ${what.slice(0, -1)} of ${item.name}`, onclick: pick }));
+  if (pages > 1) return [h("div.under", {}, back, on, text), sprite, h("div.under", {}, scale(body, item.stats))]; // above: the last page is lower
+  return [sprite, h("div.under", {}, text, scale(body, item.stats))];
 }
 
 const channels = (item, how) => sheet(item, how, "channels");
@@ -192,9 +204,12 @@ function overInput(item, { alt, side }) {
 function mask(item, { small, alt, side }) {
   const body = item.body;
   if (small) return img(body.src, body.width, body.height, alt, side || 176, body.factor);
-  return h("div.pair", {}, overInput(item, { alt, side: side || 176 }),
-    h("div.classes", {}, (body.classes || []).map((c) =>
-      h("span", {}, h("i.swatch", { style: { background: c.colour } }), c.name ?? c.index, h("span.faint.mono", {}, ` ${show(number(c.share) * 100)} %`)))));
+  return h("div.pair", {}, overInput(item, { alt, side: side || 176 }), classList(body));
+}
+
+function classList(body) {
+  return h("div.classes", {}, (body.classes || []).map((c) =>
+    h("span", {}, h("i.swatch", { style: { background: c.colour } }), c.name ?? c.index, h("span.faint.mono", {}, ` ${show(number(c.share) * 100)} %`))));
 }
 
 function heatmap(item, { small, alt, side }) {
@@ -207,14 +222,17 @@ function heatmap(item, { small, alt, side }) {
   ];
 }
 
+// A token may be a line break, which would be seen as nothing but a taller box.
+const visible = (token) => token.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+
 function words(list, label) {
-  return h("div.tokens", { role: "list", "aria-label": label }, list.map((one) => h("span", { role: "listitem" }, one)));
+  return h("div.tokens", { role: "list", "aria-label": label }, list.map((one) => h("span", { role: "listitem" }, typeof one === "string" ? visible(one) : one)));
 }
 
 // Ids in a row, each with its text where it has one.
 function tokens(item) {
   const { values, tokens: texts, shown, of } = item.body;
-  const each = values.map((id, i) => (texts ? [texts[i], h("small.faint", {}, ` ${id}`)] : String(id)));
+  const each = values.map((id, i) => (texts ? [visible(texts[i]), h("small.faint", {}, ` ${id}`)] : String(id)));
   return [words(each, `ids of ${item.name}`), shown < of ? h("div.under", {}, h("span.mono", {}, ofText(item.body, "values"))) : null];
 }
 
@@ -257,12 +275,18 @@ export function keys(series) {
 
 // A number, or the text that stands in its place.
 export function scalarText(value, digits) {
-  return typeof value === "number" || /^-?(NaN|Infinity)$/.test(value) ? show(value, digits) : String(value ?? "–");
+  return typeof value === "number" || /^-?(NaN|Infinity)$/.test(value) ? exact(value, digits) : String(value ?? "–");
+}
+
+// The difference of two numbers; null when they are none.
+export function drawScalarDifference(left, right) {
+  const both = [left, right].map((item) => (item && item.renderer === "scalar" && typeof item.body.value === "number" ? item.body.value : null));
+  return both.includes(null) ? null : h("div.scalar", {}, exact(both[0] - both[1], 5));
 }
 
 function cellOf(value, right) {
   const isNumber = typeof value === "number";
-  return h(right ? "td.num" : isNumber ? "td.mono" : "td", { title: isNumber && !Number.isInteger(value) ? String(value) : null }, right || isNumber ? show(value, 4) : value ?? "–");
+  return h(right ? "td.num" : isNumber ? "td.mono" : "td", { title: isNumber && !Number.isInteger(value) ? String(value) : null }, right || isNumber ? exact(value, 4) : value ?? "–");
 }
 
 function tableOf(item) {
@@ -343,7 +367,8 @@ export function statsLine(item) {
       .map((k) => one(k, show(stats[k]))),
     one("NaN", count(stats.nan || 0), stats.nan > 0),
     stats.inf ? one("Inf", count(stats.inf), true) : null,
-    h("span", {}, `of ${count(stats.count)}`));
+    h("span", {}, `of ${count(stats.count)}`),
+    !stats.over || ["all values", "finite values"].includes(stats.over) ? null : h("span", {}, stats.over)); // such as complex ones
 }
 
 async function copy(text, button) {

@@ -61,8 +61,7 @@ const app = {
   },
 
   setEpoch(epoch) {
-    const last = app.current.epochs.filter((e) => e.scores).at(-1);
-    const follows = app.current.live && last && last.epoch === String(epoch);
+    const follows = app.current.live && app.current.newest === String(epoch);
     const running = performance.now() - moved < ONE_MOVE_MS;
     moved = performance.now();
     return app.go({ epoch: follows ? null : String(epoch) }, { replace: running });
@@ -124,6 +123,12 @@ const app = {
   // What a score is called: that of a class by the name of the class.
   named(metric) {
     return app.current.metrics.find((m) => m.name === metric)?.label ?? metric;
+  },
+
+  // The runs that failures are counted in, of a map of several: one without scores in its epoch has none.
+  scoredRuns({ runs, scored }) {
+    const noun = scored === 1 ? "run" : "runs";
+    return scored === runs.length ? noun : `${noun} that ${scored === 1 ? "has" : "have"} scores here`;
   },
 
   // The run whose datapoint is shown: the one that was asked for, or the first in which it fails, or has a score.

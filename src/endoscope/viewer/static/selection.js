@@ -52,6 +52,24 @@ export function settled(selection, current) {
   return { ...selection, ...changes };
 }
 
+// The epoch where none is asked for: the last of which all runs have scores, or else any has. A run without any is left
+// out, and so is an evaluation, which has its own in every epoch.
+function latest(runs, epochs) {
+  const having = runs.filter((run) => run.epochs.some((e) => e.scores && e.epoch !== "eval")).length;
+  const scored = epochs.filter((e) => e.scores);
+  return scored.filter((e) => e.runs === having).at(-1) || scored.at(-1) || epochs.at(-1) || null;
+}
+
+// Of each run the newest scores, later than those that are shown, that are there and cannot be read.
+function unreadable(runs, epoch) {
+  return runs.flatMap((run) => {
+    const late = run.epochs.filter((e) => e.epoch !== "eval" && e.epoch > order(epoch) && e.version !== null && !e.scores).map((e) => e.epoch);
+    if (!late.length) return [];
+    const which = late.length > 1 ? `${late.length} epochs, ${late[0]} to ${late.at(-1)},` : named(late[0]);
+    return [`The scores of ${which} ${runs.length > 1 ? `of ${run.name} ` : ""}cannot be read; ${named(epoch)} is shown.`];
+  });
+}
+
 // What the selection means, given the runs there are: runs, epochs, the epoch and the metric in force.
 export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
@@ -65,19 +83,20 @@ export function resolve(selection, runs) {
   for (const run of chosen) {
     for (const e of run.epochs) {
       const key = String(e.epoch);
-      const one = scored.get(key) || { epoch: key, scores: false, outputs: false, debugger: false };
+      const one = scored.get(key) || { epoch: key, scores: false, outputs: false, debugger: false, runs: 0 };
       for (const flag of ["scores", "outputs", "debugger"]) one[flag] = one[flag] || e[flag];
+      if (e.scores) one.runs += 1; // in which it has scores
       scored.set(key, one);
     }
   }
   if (scored.size > 1) scored.delete("eval"); // beside a training its epochs are meant; an evaluation has only one
   const epochs = [...scored.values()].sort((a, b) => order(a.epoch) - order(b.epoch));
-  const last = epochs.filter((e) => e.scores).at(-1) || epochs.at(-1);
+  const newest = latest(chosen, epochs);
   const asked = (selection.epoch !== null && scored.get(selection.epoch)) || null;
   const metrics = [];
   for (const run of chosen) for (const m of run.metrics) if (!metrics.some((o) => o.name === m.name)) metrics.push(m);
   const metric = metrics.find((m) => m.name === selection.metric) || metrics[0] || null;
-  const epoch = asked || last || null;
+  const epoch = asked || newest;
   const isScored = (e) => e.scores && epoch !== null && (String(e.epoch) === epoch.epoch || e.epoch === "eval");
   return {
     runs: chosen,
@@ -86,6 +105,8 @@ export function resolve(selection, runs) {
     absent: runs.length ? absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) : [],
     epochs,
     epoch: epoch ? epoch.epoch : null,
+    newest: newest ? newest.epoch : null,
+    unreadable: asked || !epoch ? [] : unreadable(chosen, epoch.epoch),
     follows: !asked,
     metrics,
     metric: metric ? metric.name : null,

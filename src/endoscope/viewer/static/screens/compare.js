@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { epochText, number, show } from "../format.js";
-import { alignedTable, drawBody, drawDifference, drawLineDifference, drawTableDifference, lineSpan, scale, statsLine } from "../items.js";
+import { alignedTable, below, drawBody, drawDifference, drawLineDifference, drawScalarDifference, drawTableDifference, lineSpan } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
@@ -11,11 +11,11 @@ const MODES = { success: "Failure and success", epochs: "Two epochs", runs: "Two
 
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
 
-// How far the sides of a layer are apart, in words.
-function apart(one) {
+// How far the sides of a layer are apart, in words; `drawn` is their difference, where there is one.
+function apart(one, drawn) {
   const { distance, left, right } = one;
   if (!left || !right) return null;
-  if (!distance) return h("p.faint", {}, left.renderer === right.renderer && JSON.stringify(left.body) === JSON.stringify(right.body) ? "the same" : left.renderer === "table" ? null : "not comparable");
+  if (!distance) return h("p.faint", {}, left.renderer === right.renderer && JSON.stringify(left.body) === JSON.stringify(right.body) ? "the same" : drawn || left.renderer === "table" ? null : "not comparable");
   const share = number(distance.differing);
   if (share !== null) return h("div.stats", { title: distance.over || null }, h("span", {}, "places that differ ", h("b", {}, `${show(share * 100)} %`)));
   return h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))),
@@ -37,8 +37,12 @@ function sideCard(app, side, mode) {
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.label} `, h("b", {}, show(s.value, 4))))),
-    h("div.inputs", {}, side.inputs.length ? side.inputs.map((item) => h("div.item", { title: item.name }, drawBody(item, { small: true, side: 96, of: `datapoint ${side.dp}` }))) : h("p.faint", {}, side.inputs_problem || "no inputs were kept")));
+    h("div.inputs", {}, side.inputs.length ? [...side.inputs.map((item) => atHead(side, item, "input")), ...side.labels.map((item) => atHead(side, item, "label"))] : h("p.faint", {}, side.inputs_problem || "no inputs were kept")),
+    side.inputs_of > side.inputs.length ? h("p.note", {}, `${side.inputs.length} of ${side.inputs_of} inputs`) : null);
 }
+
+const atHead = (side, item, what) => h("figure.item", {}, drawBody(item, { small: true, side: window.innerWidth > 1900 ? 192 : 128, of: `datapoint ${side.dp}` }),
+  h("figcaption", {}, item.name === `${what}s` ? what : `${what} ${item.name}`));
 
 function layer(one, largest) {
   const relative = amount(one.distance);
@@ -47,20 +51,27 @@ function layer(one, largest) {
   const sheet = [one.left, one.right].some((item) => item && ["channels", "attention", "line"].includes(item.renderer));
   const side = window.innerWidth > 1900 ? (sheet ? 480 : 320) : 240;
   const span = lineSpan(one.left, one.right);
-  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), scale(item.body, item.stats, "same range on both sides"), statsLine(item)] : h("p.soft", {}, `not captured ${name}`));
+  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), below(item, "same range on both sides")] : h("p.soft", {}, one.unread.includes(name) ? `cannot be read on the ${name}` : `not captured on the ${name}`));
   const like = one.left || one.right;
+  const difference = one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || drawScalarDifference(one.left, one.right) || drawTableDifference(one.left, right);
   return h("article.layer", { data: { layer: one.id } },
     h("div.label", {}, one.debugger ? h("p.mono.faint", {}, one.debugger) : null, h("h3", {}, one.name),
-      one.distance ? h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })) : null, apart(one)),
-    cell(one.left, "on the left"), cell(right, "on the right"),
-    h("div.item", {}, one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || drawTableDifference(one.left, right) || h("span.faint", {}, one.left && one.right ? "–" : "")));
+      one.distance ? h("div.meter", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, share * 100)}%` } })) : null, apart(one, difference)),
+    cell(one.left, "left"), cell(right, "right"),
+    h("div.item", {}, difference || h("span.faint", {}, one.left && one.right ? "–" : "")));
+}
+
+// What is missing; the messages of a damaged page's many values are much the same.
+function problems(texts) {
+  const first = texts.slice(0, 3);
+  return texts.length ? h("ul.soft", {}, first.map((text) => h("li", {}, text)), texts.length > first.length ? h("li", {}, `and ${texts.length - first.length} more like these`) : null) : null;
 }
 
 // In how many of the chosen runs the datapoint fails, as the map counts it.
 async function common(app, dp) {
   const { data } = await app.shown();
   const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
-  return at < 0 ? null : `Datapoint ${dp} fails in ${data.common[at]} of ${data.runs.length} runs.`;
+  return at < 0 ? null : `Datapoint ${dp} fails in ${data.common[at]} of ${data.scored} ${app.scoredRuns(data)}.`;
 }
 
 export function mount(root, app) {
@@ -129,8 +140,8 @@ export function mount(root, app) {
         replace(body,
           h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
             answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing beside it")), h("p.soft", {}, answer.problem))),
-          answer.problem && answer.right ? h("p.soft", {}, answer.problem) : null,
-          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problem || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
+          problems(answer.problems),
+          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problems.length || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
       } catch (error) {
         if (!late()) replace(body, failure(error));
       }

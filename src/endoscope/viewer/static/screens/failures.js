@@ -67,7 +67,7 @@ export function commonFailures(app, data) {
   if (!failing.length) return h("div.section", { data: { common: "0" } }, h("h2", {}, "Common failures"), h("p.sub", {}, "No datapoint fails in any of these runs."));
   failing.sort((a, b) => data.common[b] - data.common[a]);
   const shown = failing.slice(0, COMMON_ROWS);
-  const counts = often.map((n, k) => [k, n]).slice(1).reverse().filter(([, n]) => n).map(([k, n]) => `${count(n)} in ${k} of ${runs.length}`).join(", ");
+  const counts = often.map((n, k) => [k, n]).slice(1).reverse().filter(([, n]) => n).map(([k, n]) => `${count(n)} in ${k} of ${data.scored}`).join(", ");
   const cell = (i, r) => {
     const value = data.values[r][i];
     const fails = data.fails[r][i];
@@ -79,14 +79,14 @@ export function commonFailures(app, data) {
     return link;
   };
   return h("div.section", { data: { common: String(failing.length) } }, h("h2", {}, "Common failures"),
-    h("p.sub", {}, `${plural(failing.length, "datapoint")} ${failing.length === 1 ? "fails" : "fail"}: ${counts} runs.`, shown.length < failing.length ? ` The first ${shown.length}:` : ""),
+    h("p.sub", {}, `${plural(failing.length, "datapoint")} ${failing.length === 1 ? "fails" : "fail"}: ${counts} ${app.scoredRuns(data)}.`, shown.length < failing.length ? ` The first ${shown.length}:` : ""),
     h("div.scroll.common", {}, h("table", { "aria-label": "Common failures" },
       h("thead", {}, h("tr", {}, h("th.num", { scope: "col" }, "index"), h("th", { scope: "col" }, "fails in"), runs.map((run) => h("th.num", { scope: "col", title: run.name }, h("span.short", {}, run.name))), h("th", {}, h("span.unseen", {}, "side by side")))),
       h("tbody", {}, shown.map((i) => {
         const dp = String(data.indices[i]);
         return h("tr.pick", { data: { key: dp }, onclick: (event) => { if (!event.target.closest("a")) app.go({ dp }); } },
           h("td.num", {}, app.link({ dp }, dp)),
-          h("td", {}, `${data.common[i]} of ${runs.length} runs`),
+          h("td", {}, `${data.common[i]} of ${plural(data.scored, "run")}`),
           runs.map((_, r) => cell(i, r)),
           h("td", {}, beside(dp)));
       })))));

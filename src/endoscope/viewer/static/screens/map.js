@@ -32,6 +32,7 @@ export function mount(root, app) {
   });
   const maps = h("div.maps", { style: { "min-height": "240px" } }, skeleton(240));
   const legend = h("div.legend", {});
+  const notice = h("p.notice.inplace", { role: "status", hidden: true });
   const problems = h("ul.problems", {});
   const listed = h("h2", {}, "Worst datapoints");
   const worst = h("div", { style: { "min-height": "320px" } });
@@ -40,7 +41,7 @@ export function mount(root, app) {
   const left = h("section.panel", { "aria-label": "Score map" },
     h("div.head", {}, h("h1", {}, "Score map"), h("div.push", {}, only)), sub,
     h("div.toolbar", {}, h("label.control", {}, "order ", order), h("label.control", {}, "worst ", percentile, "% fail")),
-    problems, maps, legend, common, h("div.section", {}, listed, worst));
+    notice, problems, maps, legend, common, h("div.section", {}, listed, worst));
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
 
@@ -113,12 +114,14 @@ export function mount(root, app) {
     drawn.forEach((map, r) => {
       const values = data.values[r] || [];
       const fails = data.fails[r] || [];
+      const failing = data.failures[r] ?? 0;
+      const scored = values.some((value) => value !== null);
       map.draw({
         values: all ? values : positions.map((i) => values[i]), fails: all ? fails : positions.map((i) => fails[i]), range: data.range, direction: data.direction,
-      }, width, height, `${app.named(data.metric)} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${data.failures[r] ?? 0} fail. j and k go from one to the next.`);
+      }, width, height, `${app.named(data.metric)} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${scored ? `${failing} fail` : "no scores"}. j and k go from one to the next.`);
       Object.assign(map.canvas.dataset, { epoch: data.epoch, metric: data.metric });
       const told = maps.querySelector(`[data-fails="${r}"]`);
-      if (told) told.textContent = plural(data.failures[r] ?? 0, "failure");
+      if (told) told.textContent = scored ? plural(failing, "failure") : "no scores";
     });
     refreshTip();
   }
@@ -132,7 +135,8 @@ export function mount(root, app) {
   function describe() {
     const { data, positions } = shown;
     const percent = number(data.percentile);
-    const fails = data.failures.length > 1 ? `${count(data.common.filter((n) => n === data.failures.length).length)} fail in ${data.failures.length === 2 ? "both" : `all ${data.failures.length}`} runs` : `${count(data.failures[0] || 0)} ${data.failures[0] === 1 ? "fails" : "fail"} (of the worst ${show(percent)} %)`;
+    const all = data.scored === 1 ? "the 1" : data.scored === 2 ? "both" : `all ${data.scored}`;
+    const fails = data.runs.length > 1 ? `${count(data.common.filter((n) => n === data.scored).length)} fail in ${all} ${app.scoredRuns(data)}` : `${count(data.failures[0] || 0)} ${data.failures[0] === 1 ? "fails" : "fail"} (of the worst ${show(percent)} %)`;
     const some = positions.length === data.indices.length ? "" : `${count(positions.length)} of `;
     sub.textContent = `${some}${plural(data.indices.length, "datapoint")}, ${ORDERS[data.order] || data.order}. ${fails}.`;
     replace(problems, data.problems.map((text) => h("li", {}, text)));
@@ -196,6 +200,8 @@ export function mount(root, app) {
       order.value = app.order();
       only.setAttribute("aria-pressed", String(app.selection.only === "failures"));
       if (document.activeElement !== percentile) percentile.value = app.selection.percentile || "5";
+      notice.hidden = !app.current.unreadable.length;
+      notice.textContent = app.current.unreadable.join(" ");
       const late = turn();
       if (!shown && app.current.runs.length === 1) { // about what the map will take, so that nothing below it moves
         const plan = layout(app.current.run.datapoints || 0, maps.clientWidth, Math.max(240, Math.min(480, left.clientHeight * 0.42)));

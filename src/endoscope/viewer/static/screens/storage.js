@@ -1,6 +1,6 @@
 // Storage: the pages of each run, what is damaged or was dropped, and what it takes on disk.
 
-import { get } from "../api.js";
+import { fresh } from "../api.js";
 import { failure, h, kind, replace, skeleton, table } from "../dom.js";
 import { bytes, count, plural, show } from "../format.js";
 import { turns } from "../turns.js";
@@ -12,7 +12,7 @@ function folder(one, largest, running) {
   return h("details.section", { data: { folder: one.name }, open: one.damage.length > 0 },
     h("summary.folder", {}, h("h3", {}, one.name), h("span.mono", {}, plural(pages.length, "page")), h("span.mono", {}, plural(total("records"), "record")), h("span.mono", {}, bytes(one.bytes)),
       h("span.track", { "aria-hidden": "true" }, h("span.share", { style: { width: `${(one.bytes / Math.max(1, largest)) * 100}%` } })),
-      h("span.pills", {}, one.damage.length ? h("span.pill.bad", {}, plural(one.damaged, "damaged record")) : null,
+      h("span.pills", {}, one.damage.length ? h("span.pill.bad", {}, `${count(one.damaged)} damaged`) : null,
       dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
       pages.some((page) => !page.closed) ? h("span", { class: running ? "pill" : "pill warn" }, running ? "still open" : "cut off") : null)),
     one.damaged > one.damage.length ? h("p.sub", {}, `The first ${one.damage.length} of ${count(one.damaged)}:`) : null,
@@ -27,10 +27,10 @@ function folder(one, largest, running) {
       { title: "size", number: true, cell: (p) => bytes(p.bytes) }], pages)));
 }
 
-// What capturing cost: the validations with it beside those without.
+// What keeping outputs and debug outputs cost: the validations with it beside those without.
 function costText({ captured, others }) {
   const took = (one, what) => `${show(one.median_s)} s ${what} (${one.epochs > 1 ? "median of " : ""}${plural(one.epochs, "epoch")})`;
-  return `A validation took ${took(captured, "with debug outputs")}${others ? `, ${took(others, "without")}` : ""}.`;
+  return `A validation took ${took(captured, "where outputs or debug outputs were kept")}${others ? `, ${took(others, "where none were")}` : ""}.`;
 }
 
 function otherFiles(files) {
@@ -49,9 +49,9 @@ function runPanel(run, answer) {
   const total = (title, value, bad) => h("div", {}, h("dt", {}, title), h("dd", { class: bad ? "bad" : null }, value));
   return h("section.panel", { "aria-label": run.name }, h("h2", {}, run.name),
     h("dl.totals", {}, total("on disk", bytes(answer.bytes)), total("pages", count(all.length)), total("records", count(all.reduce((s, p) => s + (p.records || 0), 0))),
-      total("damaged at opening", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+      total("damaged, as far as seen", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
     answer.cost ? h("p.sub", {}, costText(answer.cost)) : null,
-    h("p.sub", {}, "Damaged: what opening the pages shows. Their bytes are checked when a datapoint is read; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
+    h("p.sub", {}, "Damaged: what was seen so far. Opening the pages shows their lengths, and reading a datapoint its bytes; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
     answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
     answer.folders.length ? answer.folders.map((one) => folder(one, largest, run.status === "running")) : kind(run.status === "running" ? "No pages yet" : "No pages", run.status === "running" ? "They appear here with the first validation that keeps some." : "This run kept no datapoints, outputs or debug outputs."),
     otherFiles(answer.files));
@@ -68,7 +68,7 @@ export function mount(root, app) {
       const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.closest("section").getAttribute("aria-label") + one.dataset.folder));
       const panels = await Promise.all(runs.map(async (run) => {
         try {
-          return runPanel(run, await get("/api/storage", { run: run.id }));
+          return runPanel(run, await fresh("/api/storage", { run: run.id })); // a datapoint may have been read meanwhile
         } catch (error) {
           return h("section.panel", {}, h("h2", {}, run.name), failure(error));
         }

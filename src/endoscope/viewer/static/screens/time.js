@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { lineChart } from "../charts.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
 import { epochText, number, show } from "../format.js";
-import { drawBody, drawDifference, drawLineDifference, isPicture, keys, lineSpan, scalarText, scale, statsLine } from "../items.js";
+import { areClasses, below, drawBody, drawDifference, drawLineDifference, isPicture, keys, lineSpan, scalarText } from "../items.js";
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
@@ -23,6 +23,7 @@ function brief(item) {
   if (!item) return "not captured";
   if (item.renderer === "problem") return "damaged";
   if (item.renderer === "scalar") return scalarText(item.body.value, 4).slice(0, 24);
+  if (item.renderer === "tokens") return `${item.body.of} ids`;
   return item.stats ? `mean ${show(item.stats.mean)}` : item.renderer;
 }
 
@@ -44,6 +45,7 @@ function series(answer) {
     return { name, colour, dash, x: pairs.map((p) => p[0]), y: pairs.map((p) => p[1]) };
   };
   if (answer.epochs.some((e) => e.item && e.item.renderer === "scalar")) return [line("value", "var(--run-0)", "", (i) => (typeof i.body.value === "number" ? i.body.value : null))];
+  if (answer.epochs.some((e) => e.item && areClasses(e.item))) return [];
   return [line("max", "var(--run-1)", "6 3", (i) => i.stats && i.stats.max), line("mean", "var(--run-0)", "", (i) => i.stats && i.stats.mean), line("min", "var(--run-2)", "2 3", (i) => i.stats && i.stats.min)].filter((l) => l.x.length);
 }
 
@@ -73,7 +75,7 @@ export function mount(root, app) {
     const side = wide ? 704 : 320;
     const strip = body.querySelector(".strip")?.scrollLeft || 0;
     const picture = now.item && isPicture(now.item);
-    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, of: name, span }), scale(one.body, one.stats, "same range in all epochs"), statsLine(one));
+    const large = (one, name) => h("div.item", {}, h("h2", {}, name), drawBody(one, { small: true, side, of: name, span }), below(one, "same range in all epochs"));
     const lines = series(answer);
     replace(body,
       answer.note ? h("p.note", {}, answer.note) : null,
