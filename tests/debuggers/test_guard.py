@@ -100,3 +100,5 @@ def test_the_ready_made_draw_nothing_but_a_users_subclass_may() -> None:
     ready, theirs = FeatureMapDebugger("a"), OfTheReadyMade("a")
     assert not may_draw(ready, ready.hooked)
     assert may_draw(theirs, theirs.hooked)
+    ready.process_forward = Computes("a").process_forward  # type: ignore[method-assign]
+    assert may_draw(ready, ready.hooked)

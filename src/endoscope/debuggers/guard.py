@@ -56,7 +56,7 @@ def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
     They cannot by our own debuggers, nor by a function that only puts what it is given into a dict, as the one of a
     debugger that keeps a layer's output: its code runs nothing that is not in it.
     """
-    if type(debugger).__module__.startswith(_READY_MADE):
+    if all(str(getattr(one, "__module__", "")).startswith(_READY_MADE) for one in (type(debugger), function)):
         return False
     plain = getattr(function, "__func__", function)
     return not isinstance(plain, FunctionType) or any(
