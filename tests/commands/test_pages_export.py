@@ -198,6 +198,15 @@ def test_damaged_records_are_left_out_and_named(tmp_path: Path, captured: Captur
     assert run("pages", "export", tmp_path, tmp_path / f"whole.{suffix}", "--index", 2).exit_code == 0
 
 
+def test_a_page_longer_than_it_was_written_loses_nothing(tmp_path: Path, captured: Captured, run: Run) -> None:
+    folder = captured(tmp_path / "debugger", dict.fromkeys(range(3), "text"))
+    with (folder / "page_0.safetensors").open("ab") as page:
+        page.write(b"x")
+    result = run("pages", "export", tmp_path, tmp_path / "out.npz")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "datapoints 3, tensors 3" in result.stdout
+
+
 def test_records_that_no_line_gives_are_named_too(tmp_path: Path, captured: Captured, run: Run) -> None:
     folder = captured(tmp_path / "debugger", dict.fromkeys(range(3), "text"))
     lines = (folder / "page_0.jsonl").read_bytes().replace(b'"idx":1', b'"idx":7')

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from endoscope import BackwardDebugger, ForwardDebugger
+from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.debuggers.guard import may_draw
 
@@ -54,6 +55,19 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 drawn = torch.rand
 
 
+class LooksLikeAMethod:
+    """Hands every question on to the method that it wraps, as some decorators do."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._method(*args), torch.rand(1)
+
+
 class DrawsOnCall:
     def __call__(self, *args: Any) -> Any:
         return torch.rand(1)
@@ -83,6 +97,7 @@ MAY_RUN_ANYTHING = {
     "a decorated function": wrapped(_first),
     "an object": DrawsOnCall(),
     "a builtin": torch.rand,
+    "what looks like a method": LooksLikeAMethod(Keeps("a").process_forward),
 }
 
 
@@ -94,6 +109,19 @@ def test_a_function_that_only_hands_on_what_it_is_given_draws_nothing(what: str)
 @pytest.mark.parametrize("what", MAY_RUN_ANYTHING)
 def test_any_other_may(what: str) -> None:
     assert may_draw(Keeps("a"), MAY_RUN_ANYTHING[what])
+
+
+@pytest.mark.parametrize("kind", [Keeps, KeepsGradients])
+def test_a_function_exchanged_meanwhile_leaves_the_users_numbers(kind: Any, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    debugger = SequentialDebugger([{"name": "x", "debugger_config": kind("0")}], model, output_dir=tmp_path)
+    debugger.enabled = True
+    name = "process_forward" if kind is Keeps else "process_backward"
+    setattr(debugger.debuggers["x"], name, lambda *args: {"drawn": torch.rand(2)})
+    before = torch.get_rng_state()
+    model(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(torch.get_rng_state(), before)
+    debugger.close()
 
 
 def test_the_ready_made_draw_nothing_but_a_users_subclass_may() -> None:

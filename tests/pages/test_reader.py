@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -512,6 +513,49 @@ def test_lines_that_were_cut_beside_a_catalogue_are_told(small: Path) -> None:
     assert [str(damage) for damage in opened(small).damage] == ["page_0.jsonl: the closing line is missing"]
     lines.write_bytes(content[:-10])
     assert [str(damage) for damage in opened(small).damage] == ["page_0.jsonl: checksum of the line does not match"]
+
+
+def test_a_page_with_a_torn_end_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PageStore(tmp_path, StoreSettings(page_size=100_000, queue_bytes=1 << 20))
+    store.put(0, {"x": snapshot(torch.ones(3))}, {})
+    assert store.flush()
+
+    def broken(*args: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:  # what was written of the record cannot be taken back
+        patched.setattr(os, "writev", broken)
+        patched.setattr(os, "ftruncate", broken)
+        store.put(1, {"x": snapshot(torch.ones(3))}, {})
+        assert not store.flush()
+    store.put(2, {"x": snapshot(torch.ones(3))}, {})
+    store.close()
+    outputs = opened(tmp_path)
+    assert ([*outputs], outputs.damage, outputs.verify()) == ([0, 2], [], [])
+
+
+def test_a_fault_in_a_line_counts_once(small: Path) -> None:
+    (small / "debugger" / "catalogue.jsonl").unlink()
+    with (small / "debugger" / "page_0.jsonl").open("ab") as lines:
+        lines.write(b"junk\n")
+    assert len(opened(small).damage) == 1
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_damaged(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs, real = opened(small), os.open
+    full = OSError(errno.EMFILE, "Too many open files")
+
+    def refused(path: Any, *rest: Any, **more: Any) -> int:
+        if "page_0" in os.fspath(path):
+            raise full
+        return real(path, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refused)
+        assert outputs.damage == []
+    page = small / "debugger" / "page_0.safetensors"
+    os.truncate(page, page.stat().st_size - 1)
+    assert len(outputs.damage) == 1  # looked at when it could be opened
 
 
 def test_lengths_are_looked_at_once_and_never_to_find_a_datapoint(fifty: Path, monkeypatch: pytest.MonkeyPatch) -> None:

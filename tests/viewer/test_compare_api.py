@@ -241,6 +241,20 @@ def test_the_head_of_a_side_says_how_many_inputs_there_are(tmp_path: Path) -> No
     assert [(one["name"], one["renderer"]) for one in told["labels"]] == [("mask", "mask")]
 
 
+def test_labels_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    runs.write_about(tmp_path)
+    pages = tmp_path / "datapoints"
+    runs.write_pages(pages, {(0,): {"inputs": torch.rand(1, 3, 8, 8), "labels": torch.zeros(1, 8, 8).long()}})
+    for epoch in (0, 1):
+        runs.write_pages(tmp_path / f"epoch_{epoch}" / "outputs", {(0,): {"outputs": torch.rand(1, 2)}})
+    data = bytearray((pages / "page_0.safetensors").read_bytes())
+    data[-5] ^= 1
+    (pages / "page_0.safetensors").write_bytes(data)
+    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
+    assert (len(told["inputs"]), told["labels"], told["inputs_problem"]) == (1, [], None)
+    assert "checksum" in told["labels_problem"]
+
+
 @pytest.mark.parametrize("form", ["attention", "channels", "image"])
 def test_a_difference_is_laid_out_as_its_sides_are(form: str, tmp_path: Path) -> None:
     value = {

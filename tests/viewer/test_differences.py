@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from endoscope.viewer.differences import difference, difference_picture, differing
+from endoscope.viewer.differences import difference, difference_picture, differing, numbers_of
 from endoscope.viewer.render.numbers import Numbers
 from endoscope.viewer.render.registry import About, View
 
@@ -48,6 +48,21 @@ def test_the_last_digits_of_large_integers_count(dtype: type) -> None:
     assert found is not None
     assert (found.max_abs, found.mean_abs) == (7.0, 2.0)
     assert difference(Numbers(a[:1]), Numbers(b[:1])).max_abs == 1.0  # type: ignore[union-attr]
+    for more in (100, 130, 1 << 40):
+        one, other = np.array([2**60 + more], dtype), np.array([2**60], dtype)
+        assert difference(Numbers(one), Numbers(other)).max_abs == more  # type: ignore[union-attr]
+        x, y = numbers_of(2**60 + more), numbers_of(2**60)
+        assert x is not None and y is not None
+        assert difference(x, y).max_abs == more  # type: ignore[union-attr]
+
+
+def test_a_real_beside_a_complex_and_a_magnitude_beyond_doubles() -> None:
+    real, both = torch.ones(4), torch.full((4,), 1 + 1j)
+    found = difference(Numbers(real), Numbers(both))
+    assert found is not None and found.max_abs == pytest.approx(1.0) and found.cosine == pytest.approx(0.5**0.5)
+    huge = torch.tensor([1.5e308 + 1.5e308j, 1.0], dtype=torch.complex128)
+    found = difference(Numbers(huge), Numbers(-huge))
+    assert found is not None and (found.compared, found.of, found.relative_l2) == (1, 2, 2.0)
 
 
 def test_what_is_not_finite_is_left_out() -> None:

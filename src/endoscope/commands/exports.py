@@ -44,7 +44,7 @@ def export_datapoints(
         for idx in indices:
             if idx not in outputs:
                 outputs.list(idx)  # raises, and says what is there
-        damage = [] if indices else [printable(str(d)) for d in outputs.damage]
+        damage = [] if indices else [printable(str(d)) for d in outputs.seen_damage]
         written = _write(outputs, export, list(dict.fromkeys(indices)) or list(outputs), names, damage)
     return Exported(path, written, export.tensors, export.changes, damage)
 

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from endoscope.config import build_from_config
+from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.errors import ConfigError, LayerNotFoundError
 from endoscope.layers import is_pattern, select
 
@@ -65,6 +67,9 @@ def _build(config: Any, model: torch.nn.Module, where: str) -> BaseDebugger:
         raise type(e)(f"{where}.debugger_config: {e}") from None
     if not isinstance(debugger, BaseDebugger):
         raise ConfigError(f"{where}.debugger_config must build a BaseDebugger, found {type(debugger).__name__}")
+    if isinstance(debugger, ForwardDebugger) and isinstance(debugger, BackwardDebugger):
+        either = "a debugger is either a ForwardDebugger or a BackwardDebugger"
+        raise ConfigError(f"{where}.debugger_config: {type(debugger).__name__} is both; {either}")
     if (layer_name := getattr(debugger, "layer_name", None)) is not None:
         select(model, layer_name)
     check = getattr(debugger, "check", None)

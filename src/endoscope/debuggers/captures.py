@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,7 +158,11 @@ class Captures:
             for n, d in debuggers
             if isinstance(d, ForwardDebugger)
         ]
-        backward = [(n, d, may_draw(d, d.process_backward)) for n, d in debuggers if isinstance(d, BackwardDebugger)]
+        backward = [
+            (n, d, d.process_backward, may_draw(d, d.process_backward))
+            for n, d in debuggers
+            if isinstance(d, BackwardDebugger)
+        ]
         attached = self._attached
 
         def seen(module: torch.nn.Module, input: Any, output: Any) -> None:
@@ -191,15 +196,16 @@ class Captures:
     def _await_gradients(
         self,
         window: Window,
-        backward: Sequence[tuple[str, BackwardDebugger, bool]],
+        backward: Sequence[tuple[str, BackwardDebugger, Callable[..., Any], bool]],
         again: bool,
         module: torch.nn.Module,
         output: Any,
     ) -> None:
-        for name, debugger, draws in backward:
+        for name, debugger, function, draws in backward:
             call = max(window.calls.get(name, 0), 1) if again else window.count(name)
             try:
-                self._await_gradient(window, name, debugger, draws, call, module, output)
+                guarded = partial(self._guard.call, name, debugger, draws, function, module)
+                self._await_gradient(window, name, debugger, guarded, call, output)
             except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
                 window.failures[name] = self._guard.failed(name, e)
 
@@ -226,9 +232,8 @@ class Captures:
         window: Window,
         name: str,
         debugger: BackwardDebugger,
-        draws: bool,
+        guarded: Callable[[Any], Snapshot | str],
         call: int,
-        module: torch.nn.Module,
         output: Any,
     ) -> None:
         tensors = [t for t in tensors_in(output) if t.requires_grad]
@@ -239,8 +244,7 @@ class Captures:
 
         def arrived(grad_output: Any) -> None:
             if not window.closed and not self._guard.muted(name):
-                result = self._guard.call(name, debugger, draws, debugger.process_backward, module, grad_output)
-                self._keep(window, name, debugger, call, result)
+                self._keep(window, name, debugger, call, guarded(grad_output))
 
         if isinstance(output, torch.Tensor):
             # arrived returns None: the gradient passes unchanged

@@ -10,7 +10,7 @@ import dis
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -58,8 +58,8 @@ def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
     """
     if all(str(getattr(one, "__module__", "")).startswith(_READY_MADE) for one in (type(debugger), function)):
         return False
-    plain = getattr(function, "__func__", function)
-    return not isinstance(plain, FunctionType) or any(
+    plain = function.__func__ if type(function) is MethodType else function  # not what only looks like a method
+    return type(plain) is not FunctionType or any(
         step.opname not in _RUN_NOTHING for step in dis.get_instructions(plain)
     )
 

@@ -46,6 +46,10 @@ def sort_names(names: Iterable[str]) -> Listing:
     return there
 
 
+class NotOpenedError(PageFormatError):
+    """A file is there and cannot be opened now."""
+
+
 def open_file(folder: str, name: str) -> int:
     """Open a regular file for reading; a link, a pipe or a device in its place is refused."""
     try:
@@ -53,7 +57,7 @@ def open_file(folder: str, name: str) -> int:
     except FileNotFoundError:
         raise PageFormatError(f"{name} is missing") from None
     except OSError as e:
-        raise PageFormatError(f"{name} cannot be opened: {e.strerror}; links are not followed") from None
+        raise NotOpenedError(f"{name} cannot be opened: {e.strerror}; links are not followed") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise PageFormatError(f"{name} is not a regular file")

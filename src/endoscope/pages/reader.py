@@ -43,7 +43,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
     ['backbone_features', 'gradcam_analysis']
     >>> outputs.read(17, "gradcam_analysis")        # only that one is read
     >>> outputs.notes(17)                           # what is absent and why, failures, call counts
-    >>> outputs.damage                              # what cannot be read; reading it raises DamagedRecordError
+    >>> outputs.damage                              # what cannot be read, and pages of another length than written
 
     Indices come in ascending order. An index captured twice gives its latest record. A record is verified each time it
     is read. `refresh` takes in what a live run has written since.
@@ -250,9 +250,9 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             if self._unmeasured:
                 from endoscope.pages.verify import verify_lengths
 
-                found = verify_lengths(self._path, self._unmeasured)
-                self.seen_damage += [damage for damage in found if damage not in self.seen_damage]
-                self._unmeasured = []
+                found, self._unmeasured = verify_lengths(self._path, self._unmeasured)
+                lines = {damage.file for damage in self.seen_damage if damage.file.endswith(".jsonl")}
+                self.seen_damage += [damage for damage in found if damage.file not in lines]
             return self.seen_damage
 
     def verify(self) -> Sequence[Damage]:

@@ -115,6 +115,8 @@ class SafetensorsSink:
         self._lost += p.write()
         p.close(dropped=dropped)
         page.sync_folder(self.folder)
+        if not p.usable:
+            return  # it has a torn end and no closing line: readers go through its lines
         info = catalogue.PageInfo(p.name, dropped + p.dropped, data_start=p.data_start)
         with open(self._catalogue, "ab") as f:
             f.write(catalogue.encode(catalogue.of_page(info, p.indices, p.counts, p.starts, p.ends)))

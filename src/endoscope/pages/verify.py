@@ -11,7 +11,7 @@ import xxhash
 
 from endoscope.errors import PageFormatError
 from endoscope.pages import catalogue, format
-from endoscope.pages.files import Listing, PageFiles, list_folder, open_file, read_at
+from endoscope.pages.files import Listing, NotOpenedError, PageFiles, list_folder, open_file, read_at
 from endoscope.pages.record import RecordReader
 from endoscope.pages.scan import Damage, read_lines, scan
 
@@ -38,9 +38,11 @@ def verify_folder(folder: Path) -> list[Damage]:
     return found + _verify_catalogues(catalogues, there, seen)
 
 
-def verify_lengths(folder: str, names: Iterable[str]) -> list[Damage]:
-    """Of closed pages, those whose tensor file has not the length that their last line says; nothing else is read."""
-    found = []
+def verify_lengths(folder: str, names: Iterable[str]) -> tuple[list[Damage], list[str]]:
+    """Of closed pages, those whose tensor file has not the length that their last line says; nothing else is read. And
+    the names of those that cannot be opened now, which may pass."""
+    found: list[Damage] = []
+    left: list[str] = []
     for name in names:
         files = PageFiles(folder, name)
         try:
@@ -48,11 +50,15 @@ def verify_lengths(folder: str, names: Iterable[str]) -> list[Damage]:
                 raise PageFormatError("the closing line is missing")
             if damage := _wrong_length(files, closing):
                 found.append(damage)
+        except NotOpenedError:
+            left.append(name)
         except PageFormatError as e:
             found.append(Damage(f"{name}.jsonl", None, str(e)))
+        except OSError:  # of a read
+            left.append(name)
         finally:
             files.close()
-    return found
+    return found, left
 
 
 def _verify_records(files: PageFiles, index: catalogue.Index) -> list[Damage]:
@@ -77,7 +83,11 @@ def _verify_ending(files: PageFiles, index: catalogue.Index) -> list[Damage]:
     found = []
     if closing.get("records") != len(index):
         found.append(Damage(f"{files.name}.jsonl", None, f"{len(index)} whole records of {closing.get('records')}"))
-    if damage := _wrong_length(files, closing):
+    try:
+        damage = _wrong_length(files, closing)
+    except NotOpenedError as e:
+        damage = Damage(f"{files.name}.safetensors", None, str(e))
+    if damage is not None:
         found.append(damage)
     elif xxhash.xxh3_64_hexdigest(read_at(files.data, 0, files.data_start).data) != closing.get("header"):
         cause = "the safetensors header is not the one that was written"
@@ -97,6 +107,8 @@ def _wrong_length(files: PageFiles, closing: dict[str, Any]) -> Damage | None:
     name = f"{files.name}.safetensors"
     try:
         size = os.fstat(files.data).st_size
+    except NotOpenedError:
+        raise
     except PageFormatError as e:
         return Damage(name, None, str(e))
     written = closing.get("bytes")

@@ -270,7 +270,7 @@ class _Pages:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._open: dict[str, tuple[_State, DebugOutputs]] = {}
-        self._damage: dict[str, tuple[_State, list[Damage]]] = {}
+        self._damage: dict[str, tuple[int, list[Damage]]] = {}  # of folders that are not open, by a hash of their state
         self._lock = threading.Lock()
 
     def open(self, name: str) -> DebugOutputs | None:
@@ -293,21 +293,25 @@ class _Pages:
             known = state, self._opened(name, state, there)
         self._open[name] = known  # the last one used comes last
         if len(self._open) > _OPEN_FOLDERS:
-            del self._open[next(iter(self._open))]  # closed when nobody uses it any more
+            oldest = next(iter(self._open))
+            before, outputs = self._open.pop(oldest)  # closed when nobody uses it any more
+            if outputs.seen_damage:
+                self._damage[oldest] = hash(before), outputs.seen_damage
         return known[1], [str(damage) for damage in known[1].seen_damage]
 
     def _opened(self, name: str, state: _State, there: Listing) -> DebugOutputs:
         """What was seen to be damaged when the same files were open before is known still."""
         outputs = DebugOutputs(self._files.root / name, listing=there)
-        before, seen = self._damage.get(name, (state, []))
-        if before == state:
+        before, seen = self._damage.pop(name, (0, []))
+        if before == hash(state):
             known = {*outputs.seen_damage}
             outputs.seen_damage += [damage for damage in seen if damage not in known]
-        self._damage[name] = state, outputs.seen_damage
         return outputs
 
     def damage_seen(self, name: str) -> int:
-        return len(self._damage[name][1]) if name in self._damage else 0
+        with self._lock:
+            found = self._open[name][1].seen_damage if name in self._open else self._damage.get(name, (0, []))[1]
+            return len(found)
 
 
 def _listed(root: Path, name: str) -> tuple[_State, Listing]:

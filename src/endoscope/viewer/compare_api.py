@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
@@ -16,6 +17,7 @@ from endoscope.viewer.datapoint import Datapoint, NotShown
 from endoscope.viewer.differences import Difference, are_classes, difference, differing, has_picture, numbers_of
 from endoscope.viewer.library import Library, Refusal, Selection, epoch_name, epoch_of, needed_epoch, whole
 from endoscope.viewer.neighbours import nearest_success
+from endoscope.viewer.render.images import channels_first
 from endoscope.viewer.render.plain import jsonable
 from endoscope.viewer.render.registry import PICTURES
 from endoscope.viewer.side import Json, Side, is_before, metric_of
@@ -95,14 +97,19 @@ class _Comparisons:
     def _head(self, side: Side, selection: Selection) -> Json:
         """What is said of a side, its first inputs, and what of its labels is a picture."""
         told: Json = {**side.facts(selection.percentile), "inputs": [], "inputs_of": 0, "inputs_problem": None}
-        told["labels"] = []
+        told |= {"labels": [], "labels_problem": None}
         try:
             found = [one for one in side.datapoint.items("inputs") if not one.statement]
             told |= {"inputs": [side.item(one) for one in found[:MOST_AT_HEAD]], "inputs_of": len(found)}
-            labels = [side.item(one) for one in side.datapoint.items("labels") if not one.statement]
-            told["labels"] = [item for item in labels if item["renderer"] in PICTURES][:MOST_AT_HEAD]
         except EndoscopeError as e:
             told["inputs_problem"] = self._library.shown(str(e))
+        try:
+            labels = (side.item(one) for one in side.datapoint.items("labels") if not one.statement)
+            told["labels"] = [*islice((item for item in labels if item["renderer"] in PICTURES), MOST_AT_HEAD)]
+        except NotShown:
+            pass  # none were kept
+        except EndoscopeError as e:
+            told["labels_problem"] = self._library.shown(str(e))
         return told
 
     def _layers(self, mode: str, left: Side, right: Side) -> tuple[list[Json], list[str]]:
@@ -193,7 +200,7 @@ def _layer(left: Side, mine: Found | None, right: Side, theirs: Found | None) ->
     if mine is None or theirs is None:
         return -2.0, told
     scales.share([told["left"], told["right"]])
-    form = told["left"]["renderer"] if told["left"]["renderer"] == told["right"]["renderer"] else ""
+    form = _form(told["left"], left, mine) if told["left"]["renderer"] == told["right"]["renderer"] else ""
     if are_classes(form):
         share = _differing(mine, theirs)
         if share is None:
@@ -209,6 +216,16 @@ def _layer(left: Side, mine: Found | None, right: Side, theirs: Found | None) ->
     return apart.relative_l2, told
 
 
+def _form(item: Json, side: Side, found: Found) -> str:
+    """The form of both sides, as their difference is laid out; that of an image only where it has several channels."""
+    form: str = item["renderer"]
+    if form == "image":
+        x = numbers_of(found.value)
+        image = channels_first(x, side.datapoint.about(found)) if x is not None else None
+        return form if image is not None and image.shape[0] > 1 else ""
+    return form
+
+
 def _difference_scale(apart: Difference, form: str) -> Json:
     """The scale of a picture of a difference, and what that is where it is not plain."""
     note = "mean over the channels" if form == "image" else None
@@ -222,7 +239,7 @@ def _differing(found: Found, other: Found) -> float | None:
 
 def _compared(item: Json, side: Side, found: Found, before: Side, earlier: Found) -> Json | None:
     """The difference to an earlier epoch."""
-    form = item["renderer"]
+    form = _form(item, side, found)
     if are_classes(form):
         share = _differing(found, earlier)
         src = _difference_src(side, found, before, earlier, form)

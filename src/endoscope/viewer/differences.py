@@ -39,7 +39,8 @@ def numbers_of(value: Any) -> Numbers | None:
     if is_numbers(value):
         found = Numbers(value)
     elif type(value) is float or (type(value) is int and value.bit_length() <= 1000):
-        found = Numbers(np.array([value], np.float64))
+        exact = type(value) is int and value.bit_length() < 64
+        found = Numbers(np.array([value], np.int64 if exact else np.float64))
     elif is_number_list(value):
         found = Numbers(np.array(value, np.float64))
     else:
@@ -62,7 +63,8 @@ def difference(a: Numbers, b: Numbers) -> Difference | None:
     apart = left = right = both = 0.0
     for p, q in zip(a.chunks(real=False), b.chunks(real=False), strict=True):
         x, y, d = _wide(p), _wide(q), _less(p, q)
-        finite = np.isfinite(x) & np.isfinite(y)
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.abs(x)) & np.isfinite(np.abs(y))
         if not finite.all():
             x, y, d = x[finite], y[finite], d[finite]
         if not x.size:
@@ -93,14 +95,14 @@ def _less(x: Array, y: Array) -> Array:
         if d.dtype.kind == "c":
             return np.asarray(np.abs(d))
         if x.dtype == y.dtype and x.dtype in (np.int64, np.uint64):  # of large ones a double lacks the last digits
-            near = (d == 0) & (x != y)
+            near = np.abs(d) < 2.0**62
             d[near] = (x[near] - y[near]).view(np.int64)
         return d
 
 
 def _product(x: Array, y: Array) -> float:
     """The real part of their inner product."""
-    return dot(x, y) if x.dtype.kind != "c" else dot(x.real, y.real) + dot(x.imag, y.imag)
+    return dot(x.real, y.real) + (dot(x.imag, y.imag) if x.dtype.kind == y.dtype.kind == "c" else 0.0)
 
 
 def differing(a: Numbers, b: Numbers) -> float | None:

@@ -223,7 +223,7 @@ function heatmap(item, { small, alt, side }) {
 }
 
 // A token may be a line break, which would be seen as nothing but a taller box.
-const visible = (token) => token.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+const visible = (token) => String(token ?? "").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 
 function words(list, label) {
   return h("div.tokens", { role: "list", "aria-label": label }, list.map((one) => h("span", { role: "listitem" }, typeof one === "string" ? visible(one) : one)));

@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from endoscope import BaseDebugger, ForwardDebugger, SequentialDebugger
+from endoscope import BackwardDebugger, BaseDebugger, ForwardDebugger, SequentialDebugger
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger
 from endoscope.errors import ConfigError, FolderInUseError, LayerNotFoundError
 
 from .conftest import Output, Prediction, node
+
+
+class Both(ForwardDebugger, BackwardDebugger):
+    def process_forward(self, module: Any, input: Any, output: Any) -> Any:
+        return {"output": output}
+
+    def process_backward(self, module: Any, grad_output: Any) -> Any:
+        return {"gradient": grad_output}
 
 
 def test_what_users_read(model: torch.nn.Module) -> None:
@@ -60,6 +68,7 @@ def test_an_instance_is_as_good_as_a_node(model: torch.nn.Module) -> None:
             [node("x", Output, layer_name="0"), node("x", Output, layer_name="1")],
             r"debuggers_config\[1\].name: there is already a debugger called 'x'",
         ),
+        ([node("x", Both, layer_name="0")], "a debugger is either a ForwardDebugger or a BackwardDebugger"),
         ([node("x", GradCAMDebugger, target_layer="9")], r"\('x'\): no layer is called '9'"),
         ([node("x", Output, layer_name="9*")], "no layer matches '9\\*'"),
     ],

@@ -37,7 +37,9 @@ function sideCard(app, side, mode) {
       h("span", { class: fails ? "pill bad" : "pill" }, fails ? "fails" : scored ? "passes" : "no score")),
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.label} `, h("b", {}, show(s.value, 4))))),
-    h("div.inputs", {}, side.inputs.length ? [...side.inputs.map((item) => atHead(side, item, "input")), ...side.labels.map((item) => atHead(side, item, "label"))] : h("p.faint", {}, side.inputs_problem || "no inputs were kept")),
+    h("div.inputs", {}, side.inputs.map((item) => atHead(side, item, "input")), side.labels.map((item) => atHead(side, item, "label"))),
+    side.inputs.length ? null : h("p.faint", {}, side.inputs_problem || "no inputs were kept"),
+    side.labels_problem ? h("p.faint", {}, side.labels_problem) : null,
     side.inputs_of > side.inputs.length ? h("p.note", {}, `${side.inputs.length} of ${side.inputs_of} inputs`) : null);
 }
 

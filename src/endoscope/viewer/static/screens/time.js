@@ -23,7 +23,7 @@ function brief(item) {
   if (!item) return "not captured";
   if (item.renderer === "problem") return "damaged";
   if (item.renderer === "scalar") return scalarText(item.body.value, 4).slice(0, 24);
-  if (item.renderer === "tokens") return `${item.body.of} ids`;
+  if (item.renderer === "tokens") return `${item.body.of ?? item.body.values.length} ids`;
   return item.stats ? `mean ${show(item.stats.mean)}` : item.renderer;
 }
 
