@@ -49,7 +49,8 @@ class Window:
         self.closed = False
 
     def count(self, name: str) -> int:
-        """Count a call of a debugger's layer, unless it stands in ``once``; returns which one it is."""
+        """Count a call of a debugger's layer, with the first one, which may stand in ``once`` uncounted; returns which one
+        it is."""
         if name in self.once:
             self.captures[name] = {1: self.once.pop(name)}
             self.calls[name] = 1
@@ -177,12 +178,14 @@ class Captures:
                 for name, debugger, last, function, draws in forward:
                     call = 0 if name not in once and name not in window.calls else window.count(name)
                     if name in guard.failures and guard.muted(name):
-                        call = call or window.count(name)
+                        if not call:
+                            window.count(name)
                         continue
                     try:
                         result = guard.call(name, debugger, draws, function, module, input, output)
                     except BaseException:
-                        call = call or window.count(name)
+                        if not call:
+                            window.count(name)
                         raise
                     if not call and last and type(result) is Snapshot and result.value is not None:
                         once[name] = result
