@@ -49,7 +49,7 @@ class Window:
         self.closed = False
 
     def count(self, name: str) -> int:
-        """Count a call of a debugger's layer, with the first one, which may stand in ``once`` uncounted; returns which one
+        """Count a call of a debugger's layer, and with it the first one, if that stands in ``once``; returns which one
         it is."""
         if name in self.once:
             self.captures[name] = {1: self.once.pop(name)}
