@@ -38,7 +38,8 @@ MAX_DEPTH = 64
 ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
          datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
 _NUMBERS = frozenset((int, float, bool, type(None), Summary))
-_ATOMS = _NUMBERS | {str, bytes}
+PLAIN = _NUMBERS | {str, bytes}
+"""Types whose values cannot change and are kept as they are."""
 
 
 def is_namedtuple(value: Any) -> bool:
@@ -52,7 +53,7 @@ def _fields(value: Any) -> dict[str, Any]:
 def _map(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
     """Rebuild containers, handing everything that is none to ``leaf``."""
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in PLAIN:
         return value
     if isinstance(value, torch.Tensor):
         return leaf(value)
@@ -169,7 +170,7 @@ def weight(value: Any) -> int:
             if inner is _Tensor and v.layout is _STRIDED:
                 total += 128 + v.nbytes
             elif inner is Snapshot:
-                total += 128 + weight(v.value)
+                total += 128 + (weight(v.value) if v.form is None else v.form.weight + v.value.nbytes)
             elif inner in _NUMBERS:
                 total += 128
             else:
@@ -207,26 +208,48 @@ def tensor_nbytes(t: torch.Tensor) -> int:
     return t.numel() * t.element_size()
 
 
+class Form:
+    """A dict that has a tensor at one place and is else always the same: what a debugger returns that only keeps a
+    layer's output. It is filled when it is looked at, not in a hook."""
+
+    __slots__ = ("_filled", "_place", "weight")
+
+    def __init__(self, filled: dict[str, Any], place: str) -> None:
+        self._filled = filled
+        self._place = place
+        self.weight = weight(filled)
+
+    def filled(self, tensor: torch.Tensor) -> dict[str, Any]:
+        return {**self._filled, self._place: tensor}
+
+
 class Snapshot:
-    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished."""
+    """A nested value whose bytes are ours: ``value``, and ``wait()`` for copies that a device has not finished.
 
-    __slots__ = ("_events", "value")
+    With a ``form`` the ``value`` is one tensor, and what was captured is the form filled with it.
+    """
 
-    def __init__(self, value: Any, events: Sequence[Any]) -> None:
+    __slots__ = ("_events", "form", "value")
+
+    def __init__(self, value: Any, events: Sequence[Any], form: Form | None = None) -> None:
         self.value = value
+        self.form = form
         self._events = events
 
     @classmethod
     def joined(cls, parts: list[Snapshot]) -> Snapshot:
         """Several snapshots as one, whose value is the list of theirs."""
-        return cls([p.value for p in parts], [e for p in parts for e in p._events])
+        return cls([p._whole() for p in parts], [e for p in parts for e in p._events])
 
     def wait(self) -> Any:
-        """Block until the bytes have arrived in host memory. For the writer thread, never in a hook."""
+        """All that was captured, when its bytes have arrived in host memory. For the writer thread, never in a hook."""
         for event in self._events:
             event.synchronize()
         self._events = ()
-        return self.value
+        return self._whole()
+
+    def _whole(self) -> Any:
+        return self.value if self.form is None else self.form.filled(self.value)
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -258,13 +281,33 @@ def owned(value: Any) -> Snapshot:
             return _copied(value)
         if kind is _Tensor and v.is_cpu and v.layout is _STRIDED:
             copied[k] = v.clone(memory_format=_CONTIGUOUS) if not _in_a_fork else _clone(v)
-        elif kind in _ATOMS:
+        elif kind in PLAIN:
             copied[k] = v
         else:
             devices = devices or set()
             copied[k] = _map(partial(_own, devices), v, 1)
     made = _new(Snapshot)  # without a call of its __init__
-    made.value, made._events = copied, [_event(d) for d in devices] if devices else ()
+    made.value, made.form, made._events = copied, None, [_event(d) for d in devices] if devices else ()
+    return made
+
+
+def owned_in(form: Form, tensor: Any) -> Snapshot | None:
+    """`owned` of what ``form`` makes of a plain tensor in host memory, whether gradient mode is on or off; None for any
+    other value."""
+    if type(tensor) is not _Tensor or not tensor.is_cpu or tensor.layout is not _STRIDED:
+        return None
+    if _transforms() is not None or _in_a_fork:
+        return None
+    made = _new(Snapshot)
+    made.form, made._events = form, ()
+    if not _is_grad_enabled():
+        made.value = tensor.clone(memory_format=_CONTIGUOUS)
+        return made
+    _set_grad_enabled(False)
+    try:
+        made.value = tensor.clone(memory_format=_CONTIGUOUS)
+    finally:
+        _set_grad_enabled(True)
     return made
 
 
@@ -276,6 +319,7 @@ def _copied(value: Any) -> Snapshot:
 
 
 _new = object.__new__
+_is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 _Tensor, _STRIDED, _CONTIGUOUS = torch.Tensor, torch.strided, torch.contiguous_format
 _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
 _in_a_fork = False  # where the threads of torch are gone, and who asks for them waits for ever
@@ -323,13 +367,13 @@ class without_gradient:  # used like torch.no_grad, at a tenth of its cost
     """Gradient mode off inside; for the hooks, where torch.no_grad() was the dearest thing we did."""
 
     def __enter__(self) -> None:
-        self._before = torch.is_grad_enabled()
+        self._before = _is_grad_enabled()
         if self._before:
-            torch._C._set_grad_enabled(False)
+            _set_grad_enabled(False)
 
     def __exit__(self, *_: object) -> None:
-        if torch.is_grad_enabled() != self._before:  # also where it was switched on inside
-            torch._C._set_grad_enabled(self._before)
+        if _is_grad_enabled() != self._before:  # also where it was switched on inside
+            _set_grad_enabled(self._before)
 
 
 _transforms = torch._C._functorch.peek_interpreter_stack

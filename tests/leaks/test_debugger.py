@@ -26,6 +26,11 @@ from .conftest import NODES, Census, Net, X, hooks_on, step
 End = Callable[[SequentialDebugger, nn.Module, Path], None]
 
 
+def newest_writer_thread() -> threading.Thread:
+    """Debuggers of other tests may not have been collected yet."""
+    return [t for t in threading.enumerate() if t.name == "endoscope-writer"][-1]
+
+
 def closed(debugger: SequentialDebugger, model: nn.Module, folder: Path) -> None:
     debugger.close()
     debugger.close()
@@ -300,7 +305,7 @@ def test_collected_on_its_own_writer_thread(ram: Path, monkeypatch: pytest.Monke
         shutil.rmtree(ram / "pages")  # the writer fails, and logs
         gc.disable()
         holder[0].add_to_buffer({"a": X}, {"meta_info": {"idx": 0}})
-        thread = next(t for t in threading.enumerate() if t.name == "endoscope-writer")
+        thread = newest_writer_thread()
         del holder
         handler.dropped.set()
         assert handler.done.wait(10)
@@ -329,7 +334,7 @@ def test_collected_while_its_writer_thread_looks_into_the_queue(ram: Path, monke
     gc.disable()
     try:
         holder[0].add_to_buffer({"a": X}, {"meta_info": {"idx": 0}})
-        thread = next(t for t in threading.enumerate() if t.name == "endoscope-writer")
+        thread = newest_writer_thread()
         del holder
         dropped.set()
         assert done.wait(10), "deadlock"

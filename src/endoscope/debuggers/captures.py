@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
+from endoscope.debuggers.forms import form_of, may_draw
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.debuggers.guard import Guard, may_draw
+from endoscope.debuggers.guard import Guard
 from endoscope.errors import ConfigError
 from endoscope.hooks import Function, HookSet
 from endoscope.layers import get_layer_by_name, unwrap
-from endoscope.tensors import Snapshot, apply_tensor_op, tensors_in
+from endoscope.tensors import Form, Snapshot, apply_tensor_op, owned_in, tensors_in
 
 Hooked = ForwardDebugger | BackwardDebugger
 
@@ -80,6 +81,7 @@ class Captures:
             )
         self._model = model
         self._debuggers = debuggers
+        self._names = [*debuggers]
         self._guard = guard
         self._hooks = HookSet()
         self._thread = _Thread()
@@ -194,6 +196,34 @@ class Captures:
             if backward:
                 self._await_gradients(window, backward, again, module, output)
 
+        if len(debuggers) == len(forward) == 1 and forward[0][2] and (form := form_of(forward[0][3])) is not None:
+            return self._copying(forward[0][0], form, seen)
+        return seen
+
+    def _copying(self, name: str, form: Form, otherwise: Function) -> Function:
+        """What the hook of a layer calls whose one debugger only keeps the output; what is not as usual goes to
+        ``otherwise``."""
+        thread, failures, attached = self._thread, self._guard.failures, self._attached
+
+        def seen(module: torch.nn.Module, input: Any, output: Any) -> None:
+            window = thread.window
+            if (
+                window is not None
+                and window.attached == attached
+                and name not in window.once
+                and name not in window.calls
+                and name not in failures
+                and _graph_task() == -1
+            ):
+                try:
+                    copied = owned_in(form, output)
+                except Exception:  # noqa: BLE001  # it is tried once more, and told
+                    copied = None
+                if copied is not None:
+                    window.once[name] = copied
+                    return
+            otherwise(module, input, output)
+
         return seen
 
     def _await_gradients(
@@ -262,6 +292,14 @@ class Captures:
 
     def take(self) -> tuple[dict[str, Snapshot], dict[str, dict[str, Any]]]:
         """What this thread's last forward gave, and the notes: absent (with the reason), failures, calls."""
+        thread = self._thread
+        window = thread.window
+        if window is not None and window.forwards == 1 and window.attached == self._attached:
+            once, names = window.once, self._names
+            if len(once) == len(names):  # as usual: each layer was called once
+                thread.window = None
+                window.closed = True
+                return once if [*once] == names else {name: once[name] for name in names}, {}
         window = self._forget()
         if window is None:
             unseen = _NOT_CALLED if self._model_called else _NEVER_CALLED
@@ -269,8 +307,6 @@ class Captures:
         else:
             unseen = _NOT_RUN if window.once or window.calls else _NONE_RAN
         once = window.once
-        if len(once) == len(self._debuggers) and window.forwards == 1:
-            return {name: once[name] for name in self._debuggers}, {}  # as usual
         outputs: dict[str, Snapshot] = {}
         for name, debugger in self._debuggers.items():
             captures = {1: once[name]} if name in once else window.captures.get(name)

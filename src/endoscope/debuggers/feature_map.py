@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from endoscope.debuggers.forms import of_any_tensor
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.summaries import summaries_made
 from endoscope.tensors import first_tensor
@@ -28,6 +29,7 @@ class FeatureMapDebugger(ForwardDebugger):
         described: dict[str, Any] = summaries_made(self.process_stored(module, input, output))
         return described
 
+    @of_any_tensor
     def process_stored(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
         """The numbers are those of the map that is kept: the loop need not wait for them."""
         feature_map = output if type(output) is torch.Tensor else first_tensor(output)

@@ -39,7 +39,11 @@ class ForwardDebugger(BaseDebugger):
 
     @abstractmethod
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
-        """Return what to keep. Called inside the forward, without gradient; the result is copied at once."""
+        """Return what to keep. Called inside the forward, without gradient; the result is copied at once.
+
+        One that only puts ``output`` into a dict is called when hooks are attached, and not at every step: its code
+        shows what it returns.
+        """
 
     @property
     def hooked(self) -> Callable[[torch.nn.Module, Any, Any], Any]:

@@ -6,11 +6,9 @@ Runs on the thread that calls the model (or autograd's, for gradients).
 
 from __future__ import annotations
 
-import dis
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -22,12 +20,6 @@ from endoscope.tensors import Snapshot, owned
 
 log = logging.getLogger("endoscope")
 
-_READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, which draw nothing, and no user's subclass
-_RUN_NOTHING = frozenset((
-    "RESUME", "NOP", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST",
-    "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_TUPLE",
-    "RETURN_VALUE", "RETURN_CONST",
-))  # fmt: skip
 _generator = torch.default_generator
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 OnError = Literal["record", "raise"]
@@ -50,20 +42,6 @@ class Failures:
         return f"failed {self.count} times{', then muted' if self.muted else ''}; last: {self.last}"
 
 
-def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
-    """Whether random numbers could be drawn when ``function`` of this debugger is called.
-
-    They cannot by our own debuggers, nor by a function that only puts what it is given into a dict, as the one of a
-    debugger that keeps a layer's output: its code runs nothing that is not in it.
-    """
-    if all(str(getattr(one, "__module__", "")).startswith(_READY_MADE) for one in (type(debugger), function)):
-        return False
-    plain = function.__func__ if type(function) is MethodType else function  # not what only looks like a method
-    return type(plain) is not FunctionType or any(
-        step.opname not in _RUN_NOTHING for step in dis.get_instructions(plain)
-    )
-
-
 class Guard:
     """Calls debuggers by name and keeps account of their failures."""
 
@@ -81,8 +59,8 @@ class Guard:
     def call(
         self, name: str, debugger: BaseDebugger, draws: bool, function: Callable[..., Any], *args: Any
     ) -> Snapshot | str:
-        """Run ``function(*args)`` for a debugger, which ``draws`` random numbers as `may_draw` says; returns a copy of
-        its result, or the message of its failure.
+        """Run ``function(*args)`` for a debugger, which ``draws`` random numbers as `forms.may_draw` says; returns a
+        copy of its result, or the message of its failure.
 
         Written out rather than called: in a hook a function costs many times what it costs elsewhere, because the model
         has taken the caches.

@@ -30,6 +30,8 @@ def datapoint_index(datapoint: Any) -> int | list[int]:
         )
         raise DatapointError(f"datapoint without an index: {found}; {_EXPECTED}")
     idx = meta["idx"]
+    if type(idx) is int and -(1 << 63) <= idx < 1 << 63:
+        return idx
     if type(idx) is list and len(idx) == 1:
         return _index(idx[0])
     if isinstance(idx, (torch.Tensor, np.ndarray)):

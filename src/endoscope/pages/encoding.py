@@ -17,7 +17,7 @@ import xxhash
 
 from endoscope.pages import format, scalars
 from endoscope.pages.format import ALIGN, DTYPES, NAMES, Dtype, seal, to_json
-from endoscope.tensors import MAX_DEPTH, tensors_in
+from endoscope.tensors import MAX_DEPTH, Snapshot, tensors_in
 from endoscope.values import PerDatapoint, Summary, WholeBatch
 
 
@@ -66,7 +66,7 @@ class Record:
 
 
 def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> Record:
-    """Encode one record. ``outputs`` is by debugger and already owned (see `endoscope.tensors.snapshot`).
+    """Encode one record. ``outputs`` is by debugger: snapshots, or values that are owned already.
 
     What cannot be encoded is left out and becomes a failure in the record's notes, so that the rest is kept.
     """
@@ -78,10 +78,13 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     for name, value in outputs.items():
         before = record.nbytes, len(record.buffers), len(record.blocks)
         try:
-            block = _by_plan(value, name, count, record)
+            block = _by_form(value, name, count, record) if type(value) is Snapshot else None
             if block is None:
-                encoder = _Encoder(count)
-                block = encoder.finish(encoder.encode(value, name, 0), record)
+                whole = value.wait() if type(value) is Snapshot else value
+                block = _by_plan(whole, name, count, record)
+                if block is None:
+                    encoder = _Encoder(count)
+                    block = encoder.finish(encoder.encode(whole, name, 0), record)
             blocks[name] = f"{_quoted(name)}:{block}"
         except Exception as e:  # noqa: BLE001  # the value is the user's, down to the __str__ of a key
             failures[name] = shortened(f"could not be stored: {type(e).__name__}: {e}")
@@ -154,6 +157,33 @@ def _by_plan(value: Any, name: str, count: int, record: Record) -> str | None:
             plan = _plans[known] = _planned(value, name, count)
         if plan is None:
             return None
+    return _laid_out(plan, tensors, texts, count, record)
+
+
+_forms: dict[tuple[Any, ...], tuple[_Plan, list[str]]] = {}
+"""As `_plans`, of forms: with the texts, which are always the same."""
+
+
+def _by_form(captured: Snapshot, name: str, count: int, record: Record) -> str | None:
+    """What `_by_plan` makes of a filled form, without filling it. None where there is no form, or no plan of it."""
+    if captured.form is None:
+        return None
+    tensor = captured.value
+    key = (captured.form, name, count, tensor.dtype, tensor.shape)
+    known = _forms.get(key)
+    if known is None:
+        whole = captured.form.filled(tensor)
+        texts: list[str] = []
+        if not _described(whole, [], [], texts, count, 1) or (plan := _planned(whole, name, count)) is None:
+            return None
+        if len(_forms) >= _MOST_PLANS:
+            _forms.clear()
+        known = _forms[key] = plan, texts
+    return _laid_out(known[0], [tensor], known[1], count, record)
+
+
+def _laid_out(plan: _Plan, tensors: list[torch.Tensor], texts: list[str], count: int, record: Record) -> str:
+    """Add the tensors to the record; returns the block as JSON."""
     arrays = [t.numpy() for t in tensors]
     if count > 1:
         sums = '","'.join([_sum_of([a[j] for a in arrays]) for j in range(count)])

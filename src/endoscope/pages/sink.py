@@ -29,7 +29,7 @@ class Captured:
     """How many were dropped before it, because the queue was full."""
 
     def encode(self) -> Record:
-        return encode_record(self.idx, self.values(), self.notes)
+        return encode_record(self.idx, self.outputs, self.notes)
 
     def values(self) -> dict[str, Any]:
         """By debugger, when all bytes are here."""

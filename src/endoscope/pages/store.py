@@ -121,17 +121,19 @@ class PageStore:
 
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped."""
-        if os.getpid() != self._open.pid:
-            return False
+        writer = self._open.writer
         while True:
-            with self._lock:
-                if self._closed:
-                    raise PageError("this debugger is closed; nothing more can be stored")
-                writer = self._open.writer or self._begin()
+            if writer is None:
+                if os.getpid() != self._open.pid:
+                    return False
+                with self._lock:
+                    if self._closed:
+                        raise PageError("this debugger is closed; nothing more can be stored")
+                    writer = self._open.writer or self._begin()
             try:
                 return writer.put(idx, outputs, notes)
             except WriterClosed:  # another thread has just saved or reset: this record belongs to what comes next
-                continue
+                writer = None
 
     def _begin(self) -> PageWriter:
         folder = self._folder or self._open.spool

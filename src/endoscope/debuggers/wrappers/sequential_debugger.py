@@ -18,8 +18,9 @@ from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.debuggers.captures import FUSED, Captures
+from endoscope.debuggers.forms import may_draw
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.debuggers.guard import Failures, Guard, OnError, may_draw
+from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings

@@ -1,0 +1,75 @@
+"""What is known of a debugger's function without calling it: whether it may draw random numbers, and its form.
+
+Asked when hooks are attached. Many debuggers keep a layer's output and do nothing else; the code of such a function
+shows it, and the hook then copies the output without calling it.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from endoscope.debuggers.base_debugger import BaseDebugger
+from endoscope.tensors import PLAIN, Form
+
+_READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, which draw nothing, and no user's subclass
+_RUN_NOTHING = frozenset((
+    "RESUME", "NOP", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_TUPLE",
+    "RETURN_VALUE", "RETURN_CONST",
+))  # fmt: skip
+
+
+def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
+    """Whether random numbers could be drawn when ``function`` of this debugger is called.
+
+    They cannot by our own debuggers, nor by a function that only puts what it is given into a dict, as the one of a
+    debugger that keeps a layer's output: its code runs nothing that is not in it.
+    """
+    if all(str(getattr(one, "__module__", "")).startswith(_READY_MADE) for one in (type(debugger), function)):
+        return False
+    return not _runs_nothing(function)
+
+
+def _runs_nothing(function: Callable[..., Any]) -> bool:
+    plain = function.__func__ if type(function) is MethodType else function  # not what only looks like a method
+    return type(plain) is FunctionType and all(step.opname in _RUN_NOTHING for step in dis.get_instructions(plain))
+
+
+def form_of(function: Callable[..., Any]) -> Form | None:
+    """The dict that ``function(module, input, output)`` returns of any plain tensor; None where that is not known.
+
+    It is known of a function that runs nothing, and of one that is marked with `of_any_tensor`: one call shows it.
+    Nothing is known while a tracer such as an IDE's debugger wants to see every call.
+    """
+    if _traced() or not (getattr(function, "_of_any_tensor", False) or _runs_nothing(function)):
+        return None
+    output = torch.empty(0)
+    try:
+        returned = function(object(), object(), output)
+    except TypeError:  # it takes other arguments: its failure is told when a layer runs
+        return None
+    if type(returned) is not dict or set(map(type, returned)) != {str}:
+        return None
+    rest = {name: value for name, value in returned.items() if value is not output}
+    if len(rest) != len(returned) - 1 or not all(type(value) in PLAIN for value in rest.values()):
+        return None
+    return Form(returned, next(name for name in returned if name not in rest))
+
+
+def of_any_tensor(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a ``process_stored`` of ours: of any plain tensor it returns the same dict, which holds that tensor once."""
+    function._of_any_tensor = True  # type: ignore[attr-defined]
+    return function
+
+
+def _traced() -> bool:
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if monitoring is not None and any(monitoring.get_tool(k) for k in range(6)):
+        return True
+    return sys.gettrace() is not None
