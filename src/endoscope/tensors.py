@@ -177,7 +177,9 @@ def weight(value: Any) -> int:
                 total += 64 + weight(v)
             total += len(k) if type(k) is str else 64
         return total
-    if kind is Snapshot or kind is WholeBatch:
+    if kind is Snapshot:
+        return 64 + weight(value.value) + (0 if value.form is None else value.form.weight)
+    if kind is WholeBatch:
         return 64 + weight(value.value)
     if kind is torch.Tensor:
         return 64 + tensor_nbytes(value)
@@ -300,14 +302,14 @@ def owned_in(form: Form, tensor: Any) -> Snapshot | None:
         return None
     made = _new(Snapshot)
     made.form, made._events = form, ()
-    if not _is_grad_enabled():
-        made.value = tensor.clone(memory_format=_CONTIGUOUS)
-        return made
-    _set_grad_enabled(False)
+    gradient = _is_grad_enabled()
     try:
+        if gradient:
+            _set_grad_enabled(False)
         made.value = tensor.clone(memory_format=_CONTIGUOUS)
     finally:
-        _set_grad_enabled(True)
+        if gradient:
+            _set_grad_enabled(True)
     return made
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -148,8 +150,29 @@ FORMS = {
     "a lambda": lambda module, input, output: {"map": output},
     "the feature map": FeatureMapDebugger("a").hooked,
 }
+
+
+def measured(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return {**function(*args), "norm": float(args[-1].norm())}
+
+    return call
+
+
+def _unbound(module: Any, input: Any, output: Any) -> Any:
+    kept = kept  # type: ignore[has-type]  # noqa: F821
+    return {"map": kept}
+
+
 NO_FORMS = {
     **MAY_RUN_ANYTHING,
+    "a wrapped ready-made one": measured(FeatureMapDebugger("a").hooked),
+    "a proxy of a ready-made one": LooksLikeAMethod(FeatureMapDebugger("a").hooked),
+    "a mock": Mock(side_effect=lambda module, input, output: {"map": output, "mean": float(output.mean())}),
+    "a failing mock": Mock(side_effect=ValueError("no")),
+    "a name without a value": _unbound,
+    "a default": lambda module, input, output, step=0: {"map": output, "step": step},
     "the input, too": Keeps("a").process_forward,
     "the module": lambda module, input, output: {"module": module, "output": output},
     "nothing": _nothing,
@@ -181,13 +204,63 @@ def test_of_any_other_function_it_is_not(what: str) -> None:
     assert form_of(NO_FORMS[what]) is None
 
 
-def test_a_tracer_sees_every_call() -> None:
-    before = sys.gettrace()
-    sys.settrace(lambda *_: None)
+@pytest.mark.parametrize("tool", ["trace", "profile"])
+def test_a_tracer_sees_every_call(tool: str) -> None:
+    switch, before = getattr(sys, f"set{tool}"), getattr(sys, f"get{tool}")()
+    switch(lambda *_: None)
     try:
         assert form_of(_first) is None
     finally:
-        sys.settrace(before)
+        switch(before)
+
+
+@pytest.mark.parametrize("typo", [False, True])
+def test_a_debugger_that_fails_is_told_as_ever(typo: bool, tmp_path: Path) -> None:
+    kind = type("Wrong", (Keep,), {"process_forward": _unbound if typo else lambda self: {"map": self}})
+    outputs = captured(nn.Sequential(nn.Identity()), ["0"], tmp_path, kind)
+    assert "Error" in outputs.notes(0)["failures"]["0"]
+
+
+def test_code_that_is_exchanged_is_called(tmp_path: Path) -> None:
+    class Edited(Keep):
+        def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
+            return {"map": output}
+
+    def edited(self: Any, module: nn.Module, input: Any, output: Any) -> Any:
+        return {"map": output * 10}
+
+    model = nn.Sequential(nn.Identity())
+    with SequentialDebugger([{"name": "x", "debugger_config": Edited("0")}], model, output_dir=tmp_path) as debugger:
+        debugger.enabled = True
+        for idx in range(2):
+            model(torch.ones(1, 1))
+            debugger({"meta_info": {"idx": idx}}, model)
+            Edited.process_forward.__code__ = edited.__code__
+    outputs = load_debug_outputs(tmp_path)
+    assert [outputs[idx]["x"]["map"].item() for idx in range(2)] == [1.0, 10.0]
+
+
+def test_an_interrupted_copy_is_a_call_of_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(captures, "owned_in", interrupt)
+    model = nn.Sequential(nn.Identity())
+    with SequentialDebugger([{"name": "x", "debugger_config": Keep("0")}], model, output_dir=tmp_path) as debugger:
+        debugger.enabled = True
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(1, 1))
+        debugger({"meta_info": {"idx": 0}}, model)
+    assert load_debug_outputs(tmp_path).notes(0)["absent"]["x"].startswith("the layer did not run")
+
+
+def test_attaching_asks_nothing_of_a_default_device(tmp_path: Path) -> None:
+    torch.set_default_device("meta")
+    try:
+        form = form_of(_first)
+    finally:
+        torch.set_default_device(None)
+    assert form is not None and form.filled(torch.ones(1)) == {"output": torch.ones(1)}
 
 
 class Keep(ForwardDebugger):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
-from endoscope.debuggers.forms import form_of, may_draw
+from endoscope.debuggers.forms import form_of, may_draw, plain_function
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.guard import Guard
 from endoscope.errors import ConfigError
@@ -114,8 +114,9 @@ class Captures:
         }
         self._hooks.before_forward(root, self._begin, hidden=root in fused)
         for layer, debuggers in by_layer.items():
+            hook = self._hook(debuggers)
             try:
-                self._hooks.forward(layer, self._hook(debuggers), hidden=layer in fused)
+                self._hooks.forward(layer, hook, hidden=layer in fused)
             except RuntimeError as e:
                 raise ConfigError(f"layer {debuggers[0][1].layer_name!r} takes no hook: {e}") from e
 
@@ -197,13 +198,16 @@ class Captures:
                 self._await_gradients(window, backward, again, module, output)
 
         if len(debuggers) == len(forward) == 1 and forward[0][2] and (form := form_of(forward[0][3])) is not None:
-            return self._copying(forward[0][0], form, seen)
+            return self._copying(forward[0][0], forward[0][3], form, seen)
         return seen
 
-    def _copying(self, name: str, form: Form, otherwise: Function) -> Function:
+    def _copying(self, name: str, function: Callable[..., Any], form: Form, otherwise: Function) -> Function:
         """What the hook of a layer calls whose one debugger only keeps the output; what is not as usual goes to
         ``otherwise``."""
         thread, failures, attached = self._thread, self._guard.failures, self._attached
+        plain = plain_function(function)
+        assert plain is not None, "only plain functions have a form"
+        code = plain.__code__
 
         def seen(module: torch.nn.Module, input: Any, output: Any) -> None:
             window = thread.window
@@ -213,12 +217,17 @@ class Captures:
                 and name not in window.once
                 and name not in window.calls
                 and name not in failures
+                and plain.__code__ is code  # a notebook's %autoreload exchanges it
                 and _graph_task() == -1
             ):
+                copied = None
                 try:
                     copied = owned_in(form, output)
                 except Exception:  # noqa: BLE001  # it is tried once more, and told
-                    copied = None
+                    pass
+                except BaseException:
+                    window.count(name)
+                    raise
                 if copied is not None:
                     window.once[name] = copied
                     return

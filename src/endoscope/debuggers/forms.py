@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -33,43 +33,57 @@ def may_draw(debugger: BaseDebugger, function: Callable[..., Any]) -> bool:
     """
     if all(str(getattr(one, "__module__", "")).startswith(_READY_MADE) for one in (type(debugger), function)):
         return False
-    return not _runs_nothing(function)
+    plain = plain_function(function)
+    return plain is None or not _runs_nothing(plain)
 
 
-def _runs_nothing(function: Callable[..., Any]) -> bool:
-    plain = function.__func__ if type(function) is MethodType else function  # not what only looks like a method
-    return type(plain) is FunctionType and all(step.opname in _RUN_NOTHING for step in dis.get_instructions(plain))
+def plain_function(function: Callable[..., Any]) -> FunctionType | None:
+    """The function that is called by ``function`` itself, or by a method of it; None for what only looks like one, as a
+    proxy or a mock does."""
+    plain = function.__func__ if type(function) is MethodType else function
+    return plain if type(plain) is FunctionType else None
+
+
+def _runs_nothing(function: FunctionType) -> bool:
+    return all(step.opname in _RUN_NOTHING for step in dis.get_instructions(function))
+
+
+_OUTPUT = torch.empty(0, device="cpu")
+_of_any_tensor: set[CodeType] = set()
+
+
+def of_any_tensor(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a ``process_stored`` of ours: of any plain tensor it returns the same dict, which holds that tensor once, as
+    long as the debugger stays the same."""
+    _of_any_tensor.add(function.__code__)  # and not an attribute, which wrappers of it would seem to have
+    return function
 
 
 def form_of(function: Callable[..., Any]) -> Form | None:
     """The dict that ``function(module, input, output)`` returns of any plain tensor; None where that is not known.
 
     It is known of a function that runs nothing, and of one that is marked with `of_any_tensor`: one call shows it.
-    Nothing is known while a tracer such as an IDE's debugger wants to see every call.
+    Nothing is known while a tracer such as an IDE's debugger, or a profiler, wants to see every call.
     """
-    if _traced() or not (getattr(function, "_of_any_tensor", False) or _runs_nothing(function)):
+    plain = plain_function(function)
+    if plain is None or plain.__defaults__ or plain.__kwdefaults__ or _watched():
         return None
-    output = torch.empty(0)
+    if plain.__code__ not in _of_any_tensor and not _runs_nothing(plain):
+        return None
     try:
-        returned = function(object(), object(), output)
-    except TypeError:  # it takes other arguments: its failure is told when a layer runs
+        returned = function(object(), object(), _OUTPUT)
+    except Exception:  # noqa: BLE001  # it fails when a layer runs, too, and is told then
         return None
     if type(returned) is not dict or set(map(type, returned)) != {str}:
         return None
-    rest = {name: value for name, value in returned.items() if value is not output}
+    rest = {name: value for name, value in returned.items() if value is not _OUTPUT}
     if len(rest) != len(returned) - 1 or not all(type(value) in PLAIN for value in rest.values()):
         return None
     return Form(returned, next(name for name in returned if name not in rest))
 
 
-def of_any_tensor(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a ``process_stored`` of ours: of any plain tensor it returns the same dict, which holds that tensor once."""
-    function._of_any_tensor = True  # type: ignore[attr-defined]
-    return function
-
-
-def _traced() -> bool:
+def _watched() -> bool:
     monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
     if monitoring is not None and any(monitoring.get_tool(k) for k in range(6)):
         return True
-    return sys.gettrace() is not None
+    return sys.gettrace() is not None or sys.getprofile() is not None

@@ -160,7 +160,7 @@ def _by_plan(value: Any, name: str, count: int, record: Record) -> str | None:
     return _laid_out(plan, tensors, texts, count, record)
 
 
-_forms: dict[tuple[Any, ...], tuple[_Plan, list[str]]] = {}
+_forms: dict[tuple[Any, ...], tuple[_Plan, list[str]] | None] = {}
 """As `_plans`, of forms: with the texts, which are always the same."""
 
 
@@ -172,13 +172,14 @@ def _by_form(captured: Snapshot, name: str, count: int, record: Record) -> str |
     key = (captured.form, name, count, tensor.dtype, tensor.shape)
     known = _forms.get(key)
     if known is None:
-        whole = captured.form.filled(tensor)
-        texts: list[str] = []
-        if not _described(whole, [], [], texts, count, 1) or (plan := _planned(whole, name, count)) is None:
+        if key not in _forms:
+            if len(_forms) >= _MOST_PLANS:
+                _forms.clear()
+            whole, texts = captured.form.filled(tensor), list[str]()
+            plan = _planned(whole, name, count) if _described(whole, [], [], texts, count, 1) else None
+            known = _forms[key] = None if plan is None else (plan, texts)
+        if known is None:
             return None
-        if len(_forms) >= _MOST_PLANS:
-            _forms.clear()
-        known = _forms[key] = plan, texts
     return _laid_out(known[0], [tensor], known[1], count, record)
 
 
