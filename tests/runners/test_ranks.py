@@ -40,19 +40,23 @@ config = make(Path({work_dir!r}), model=node(Slow), epochs={epochs})
 """
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
 def start(
     folder: Path, ranks: int, *, pause: float = 0.0, epochs: int = 3, raises: str = "no rank", job: str = "main"
 ) -> subprocess.Popen[str]:
     script = folder.parent / f"{folder.name}.py"
     text = CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause, epochs=epochs, raises=raises)
     script.write_text(text + (f"config = evaluation(Path({str(folder)!r}))" if job == "eval" else ""))
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [*TORCHRUN, str(ranks)] if ranks > 1 else []
     return subprocess.Popen(
         [sys.executable, *command, str(ROOT / f"{job}.py"), "--config-filepath", str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
     )
 
 
@@ -82,6 +86,36 @@ def test_every_datapoint_once(ranks: int, tmp_path: Path) -> None:
     steps = -(-TRAIN // ranks)
     assert json.loads((folder / "progress.json").read_text())["epochs"][-1]["step"] == 3 * -(-steps // 8)
     assert not [p for p in folder.glob("epoch_*/checkpoint.pt") if p.parent.name == "epoch_0"]
+
+
+def group_threads() -> int:
+    """How many threads of process groups this process has."""
+    names = (Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
+    return sum(name.startswith(("pt_gloo", "gloo")) for name in names)
+
+
+AND_AFTERWARDS = """
+from tests.runners.test_ranks import group_threads
+from endoscope.runners import SupervisedTrainer
+
+trainer = SupervisedTrainer(config)
+before = group_threads()
+trainer.run()
+print(f"{before > 0} then {group_threads()}, {type(trainer.model).__name__}", flush=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are named in /proc only")
+def test_no_thread_of_the_group_is_left_to_meet_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = CONFIG.format(root=str(ROOT), work_dir=str(tmp_path / "run"), pause=0, epochs=1, raises="no rank")
+    script.write_text(text + AND_AFTERWARDS)
+    for what in ("epoch 0   training loss", "is finished"):  # the second time there is nothing left to do
+        command = [sys.executable, *TORCHRUN, "2", str(script)]
+        ran = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=100)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        assert ran.stdout.count(what) == 1
+        assert ran.stdout.count("True then 0, Slow") == 2, ran.stdout
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import os
 import re
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +22,10 @@ from endoscope.errors import EndoscopeError
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others; one of them may be reading data or writing a checkpoint meanwhile."""
+
+
+_LET_GO_S = 0.05
+"""Enough for the threads of a group to free the tensors of calls that are over."""
 
 
 class RankError(EndoscopeError, RuntimeError):
@@ -48,6 +54,8 @@ class Ranks:
             return cls()
         began = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
         if began:
+            # Imported later it would keep the default group for ever: its functions have it as a default argument.
+            importlib.import_module("torch.distributed.nn.functional")
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls(began=began)
@@ -101,10 +109,20 @@ class Ranks:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
-    def leave(self, *, broken: bool) -> None:
-        """End what `join` began; a broken group is left to the end of the process, because it may never answer."""
-        if self.began and not broken and dist.is_initialized():
-            dist.destroy_process_group()
+    def leave(self, *, broken: bool) -> Ranks:
+        """End what `join` began, and its threads; a broken group is left alone, because it may never answer.
+
+        A thread of a group that comes back to free a tensor when the interpreter is gone aborts the process. The last
+        to hold the group must therefore not be a model's wrapper, which would wait for the thread with the GIL held.
+        """
+        if not self.began or not dist.is_initialized():
+            return self
+        if broken:
+            time.sleep(_LET_GO_S)
+            return self
+        gc.collect()
+        dist.destroy_process_group()
+        return replace(self, group=None, store=None, began=False)
 
     def leave_word(self, word: str) -> None:
         """Tell the others why this rank ends; nothing, when it is only because another one did."""

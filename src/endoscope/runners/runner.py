@@ -234,7 +234,7 @@ class BaseRunner:
                 self._failed(e)
                 raise
             finally:
-                self.ranks.leave(broken=broken)
+                self._leave(broken=broken)
 
     @contextlib.contextmanager
     def _claimed(self) -> Iterator[None]:
@@ -244,6 +244,12 @@ class BaseRunner:
             yield
         finally:
             self.folder.release()
+
+    def _leave(self, *, broken: bool) -> None:
+        """The ranks part; the wrapper of the model, which would have no group any more, ends before its group."""
+        if self.ranks.began and not broken:
+            self.model = self.network
+        self.ranks = self.ranks.leave(broken=broken)
 
     def _refuse(self, reason: str) -> None:
         """End every rank when rank 0 has a reason."""

@@ -187,7 +187,7 @@ class BaseTrainer(BaseRunner):
         """Train until ``epochs`` are done. Raises `Interrupted` after Ctrl-C or SIGTERM, with everything saved."""
         if self.epoch >= self.settings.epochs and self.folder.status == "finished":
             self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
-            self.ranks.leave(broken=False)
+            self._leave(broken=False)
             return
         with self._running():
             if self.epoch:
