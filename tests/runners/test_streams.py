@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from .test_ranks import ONE_THREAD, TORCHRUN
 from .test_resume import ROOT
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CONFIG = """
 import sys
 sys.path.insert(0, {root!r})
@@ -46,12 +45,12 @@ def train(folder: Path, batches: tuple[int, int], **options: Any) -> tuple[subpr
     script = folder / "trial.py"
     script.write_text(CONFIG.format(root=str(ROOT), work_dir=str(folder / "run"), batches=batches, **settings))
     done = subprocess.run(
-        [*TORCHRUN, str(ROOT / "main.py"), "--config-filepath", str(script)],
+        [sys.executable, *TORCHRUN, "2", str(ROOT / "main.py"), "--config-filepath", str(script)],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
     )
     return done, folder / "run"
 
