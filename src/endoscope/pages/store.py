@@ -122,18 +122,23 @@ class PageStore:
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped."""
         writer = self._open.writer
+        refused: PageWriter | None = None
         while True:
             if writer is None:
                 if os.getpid() != self._open.pid:
                     return False
+                if self._lock._is_owned():  # type: ignore[attr-defined]
+                    return False  # a signal handler in the middle of a save or reset of this very thread
                 with self._lock:
                     if self._closed:
                         raise PageError("this debugger is closed; nothing more can be stored")
+                    if refused is not None and self._open.writer is refused:
+                        self._unmoved += self._end()  # an interrupt has left it half closed
                     writer = self._open.writer or self._begin()
             try:
                 return writer.put(idx, outputs, notes)
             except WriterClosed:  # another thread has just saved or reset: this record belongs to what comes next
-                writer = None
+                writer, refused = None, writer
 
     def _begin(self) -> PageWriter:
         folder = self._folder or self._open.spool
