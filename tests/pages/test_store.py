@@ -80,8 +80,9 @@ def test_a_signal_handler_in_the_middle_of_a_save_does_not_hang(store: PageStore
         assert put(store, 0)
         answers: list[bool] = []
         in_the_middle(store, lambda: answers.append(put(store, 1)))
-        store.save_all(tmp_path / "pages")
+        _, counts, _ = store.save_all(tmp_path / "pages")
         assert answers == [False]
+        assert (counts.written, counts.dropped) == (1, 1)
         store.reset(tmp_path / "later")
         assert put(store, 2)
         store.close()

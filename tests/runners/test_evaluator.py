@@ -97,3 +97,11 @@ def test_a_checkpoint_that_is_not_there_is_named_with_its_key(tmp_path: Path) ->
     for path, message in (("absent.pt", "there is no checkpoint '.*absent.pt'"), ("empty", "'.*empty' holds no check")):
         with pytest.raises((ConfigError, CheckpointError), match=f"^checkpoint: {message}"):
             SupervisedEvaluator(evaluation(tmp_path / "eval", checkpoint=str(tmp_path / path)))
+
+
+def test_overwriting_leaves_nothing_of_the_evaluation_before(tmp_path: Path) -> None:
+    SupervisedEvaluator(evaluation(tmp_path)).run()
+    (tmp_path / "outputs" / "mine.txt").write_text("a user's own")
+    SupervisedEvaluator(evaluation(tmp_path, overwrite=True, debugger=None, save_datapoints=None)).run()
+    assert {p.name for p in tmp_path.iterdir()} == {"run.json", "config.json", "evaluation_scores.json", "outputs"}
+    assert [p.name for p in (tmp_path / "outputs").iterdir()] == ["mine.txt"]

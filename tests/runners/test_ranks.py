@@ -96,26 +96,33 @@ def group_threads() -> int:
 
 AND_AFTERWARDS = """
 from tests.runners.test_ranks import group_threads
-from endoscope.runners import SupervisedTrainer
+from endoscope.runners import SupervisedEvaluator, SupervisedTrainer
 
 trainer = SupervisedTrainer(config)
 before = group_threads()
 trainer.run()
-print(f"{before > 0} then {group_threads()}, {type(trainer.model).__name__}", flush=True)
+print(f"{{before > 0}} then {{group_threads()}}, {{type(trainer.model).__name__}}", flush=True)
+for k in range(3):  # another group each time
+    config = evaluation(Path({work_dir!r} + f"_{{k}}"), checkpoint={work_dir!r}, overwrite=True)
+    scores = SupervisedEvaluator(config).run()
+    if scores is not None:
+        print("evaluated", len(scores.per_datapoint), flush=True)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are named in /proc only")
-def test_no_thread_of_the_group_is_left_to_meet_the_end_of_the_interpreter(tmp_path: Path) -> None:
+def test_runners_one_after_another_and_no_thread_of_their_groups_is_left(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    text = CONFIG.format(root=str(ROOT), work_dir=str(tmp_path / "run"), pause=0, epochs=1, raises="no rank")
-    script.write_text(text + AND_AFTERWARDS)
+    work_dir = str(tmp_path / "run")
+    text = CONFIG.format(root=str(ROOT), work_dir=work_dir, pause=0, epochs=1, raises="no rank")
+    script.write_text(text + AND_AFTERWARDS.format(work_dir=work_dir))
     for what in ("epoch 0   training loss", "is finished"):  # the second time there is nothing left to do
         command = [sys.executable, *TORCHRUN, "2", str(script)]
         ran = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=100)
         assert ran.returncode == 0, ran.stderr[-3000:]
         assert ran.stdout.count(what) == 1
         assert ran.stdout.count("True then 0, Slow") == 2, ran.stdout
+        assert ran.stdout.count(f"evaluated {VAL}") == 3
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -209,6 +210,8 @@ def test_a_config_that_is_no_dict() -> None:
         ),
         ("precision", 16, "precision: found 16; expected 'float32', 'bfloat16' or 'float16'"),
         ("precision", [], "precision: found a list; expected 'float32', 'bfloat16' or 'float16'"),
+        ("precision", np.zeros(2), "precision: found a ndarray; expected 'float32', 'bfloat16' or 'float16'"),
+        ("work_dir", "a\0b", "work_dir: found 'a\\x00b'; expected a path"),
         ("accumulate", 0, "accumulate: found 0; expected a whole number, 1 or more"),
         ("clip_norm", 0, "clip_norm: found 0; expected a number above 0, or None"),
         ("clip_norm", float("nan"), "clip_norm: found nan; expected a number above 0, or None"),

@@ -186,6 +186,39 @@ def test_a_compiled_model_has_plain_names_in_its_checkpoint(tmp_path: Path, monk
     assert list(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"]) == list(Net().state_dict())
 
 
+def test_a_model_that_torch_does_not_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda module: None)
+    with pytest.warns(UserWarning, match="compile: the model is a plain Net, of which torch compiles only the layers"):
+        SupervisedTrainer(config(tmp_path, compile=True))
+
+
+# ---------------------------------------------------------------- what was there before
+class Stopped(SupervisedTrainer):
+    def _save_checkpoint(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_nothing_is_left_of_a_run_that_had_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Stopped(config(tmp_path, checkpoint_method="all")).run()
+    assert {p.name for p in (tmp_path / "epoch_0").iterdir()} >= {"debugger", "outputs"}
+    (tmp_path / "epoch_9").mkdir()
+    (tmp_path / "epoch_9" / "validation_scores.json").write_text("{}")
+    SupervisedTrainer(config(tmp_path, seed=8, checkpoint_method=3)).run()
+    assert not {p.name for p in (tmp_path / "epoch_0").iterdir()} & {"debugger", "outputs"}
+    assert not [*(tmp_path / "epoch_9").iterdir()]
+    assert sorted(load_debug_outputs(tmp_path / "epoch_2")) == list(range(VAL))
+
+
+def test_a_finished_run_without_checkpoints_is_not_run_over(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path)).run()
+    for file in tmp_path.glob("epoch_*/checkpoint.pt"):
+        file.unlink()
+    with pytest.raises(ConfigError, match="holds a finished run whose checkpoints are gone"):
+        SupervisedTrainer(config(tmp_path))
+    assert sorted(load_debug_outputs(tmp_path / "epoch_2")) == list(range(VAL))
+
+
 # ---------------------------------------------------------------- schedulers
 def rates(folder: Path) -> list[float]:
     return [e["learning_rates"][0] for e in read(folder / "progress.json")["epochs"]]

@@ -289,3 +289,23 @@ def test_the_debugger_is_the_one_of_the_config(tmp_path: Path) -> None:
     trainer = SupervisedTrainer(config(tmp_path))
     assert isinstance(trainer.debugger, SequentialDebugger)
     assert not trainer.debugger.enabled
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scheduler": node(lambda optimizer: 3)}, "^scheduler: found a int; expected one of torch.optim.lr_scheduler"),
+        (
+            {"train_dataloader": node(DataLoader, collate_fn=3)},
+            "^train_dataloader.args.collate_fn: found 3; expected a",
+        ),
+        ({"device": "xpu"}, "^device: torch cannot use 'xpu' here: "),
+        (
+            {"work_dir": "~nobody_of_that_name/x"},
+            "^work_dir: found '~nobody_of_that_name/x'; expected a path; Could not",
+        ),
+    ],
+)
+def test_what_is_told_before_anything_is_trained(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SupervisedTrainer({**config(tmp_path), **changed})

@@ -57,7 +57,7 @@ def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) ->
     if chosen.get("runner") is not None:
         chosen["runner"] = read_key("runner", chosen["runner"])
     runner = chosen.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
-    if not (issubclass(runner, BaseRunner) and runner.job == job):
+    if not (issubclass(runner, BaseRunner) and getattr(runner, "job", None) == job):
         base = "BaseTrainer" if job == "train" else "BaseEvaluator"
         raise ConfigError(f"runner: found {runner!r}; expected a subclass of endoscope.runners.{base}")
     others = [one for one in overrides if one not in of_runner]

@@ -43,6 +43,14 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
         p.unlink()
 
 
+def remove_pages(folder: Path) -> None:
+    """Those of every rank; the folder goes with them unless something else is in it."""
+    for p in sorted(page_files(folder), key=_catalogues_first):
+        p.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
     """Make ``folder`` if need be; returns the pages of an earlier capture, which are refused unless ``overwrite``."""
     make_folder(folder, "output_dir")
@@ -52,7 +60,11 @@ def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: 
             f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
             "choose another folder, or pass overwrite=True to replace them"
         )
-    return sorted(old, key=lambda p: not p.name.startswith("catalogue"))
+    return sorted(old, key=_catalogues_first)
+
+
+def _catalogues_first(path: Path) -> bool:
+    return not path.name.startswith("catalogue")
 
 
 def replace_pages(source: Path, target: Path, old: list[Path], *, rank: int | None) -> None:

@@ -128,7 +128,9 @@ class PageStore:
                 if os.getpid() != self._open.pid:
                     return False
                 if self._lock._is_owned():  # type: ignore[attr-defined]
-                    return False  # a signal handler in the middle of a save or reset of this very thread
+                    # A signal handler in the middle of a save or reset of this very thread.
+                    self._unmoved += WriterCounts(dropped=1)
+                    return False
                 with self._lock:
                     if self._closed:
                         raise PageError("this debugger is closed; nothing more can be stored")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 import re
 import socket
@@ -26,6 +27,10 @@ TIMEOUT = timedelta(minutes=30)
 
 _LET_GO_S = 0.05
 """Enough for the threads of a group to free the tensors of calls that are over."""
+
+
+_groups = itertools.count()
+"""Every rank makes the same runners in the same order."""
 
 
 class RankError(EndoscopeError, RuntimeError):
@@ -56,7 +61,11 @@ class Ranks:
         if began:
             # Imported later it would keep the default group for ever: its functions have it as a default argument.
             importlib.import_module("torch.distributed.nn.functional")
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
+            # A second group in this process must not find the addresses that the first one left in the store.
+            store = dist.PrefixStore(f"endoscope_{next(_groups)}", store)  # type: ignore[attr-defined]
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls(began=began)
         group = dist.new_group(backend="gloo", timeout=TIMEOUT) if dist.get_backend() != "gloo" else None

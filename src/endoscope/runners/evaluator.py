@@ -55,8 +55,7 @@ class BaseEvaluator(BaseRunner):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
-        if self.settings.compile:
-            self.network.compile()
+        self._compile()
 
     def run(self) -> Scores | None:
         """Evaluate; returns the scores (on rank 0)."""

@@ -142,7 +142,7 @@ def a_class() -> Kind:
 
 def choice(*names: str) -> Kind:
     def read(value: Any) -> str:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             raise Refused(closest(value, names, most=1) if isinstance(value, str) else "")
         return str(value)
 
@@ -152,9 +152,12 @@ def choice(*names: str) -> Kind:
 
 def path() -> Kind:
     def read(value: Any) -> Path:
-        if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        if not isinstance(value, (str, os.PathLike)) or not os.fspath(value) or "\0" in str(value):
             raise Refused
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as e:  # nobody's home
+            raise Refused(f"; {e}") from None
 
     return Kind("a path", read)
 

@@ -40,6 +40,8 @@ def make_loader(
     args = dict(node.get("args", {}))
     where = f"{key_path}.args" if key_path else "args"
     user_collate = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
+    if not (user_collate is None or callable(user_collate)):
+        raise ConfigError(f"{where}.collate_fn: found {user_collate!r}; expected a function")
     data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
     if sampler is not None:
         for name in ("sampler", "batch_sampler"):

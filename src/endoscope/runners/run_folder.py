@@ -15,13 +15,14 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from endoscope import __version__
 from endoscope.errors import ConfigError
+from endoscope.pages.folders import remove_pages
 from endoscope.runners.lock import FolderLock
 from endoscope.runs import layout, process
 from endoscope.runs.about import FORMAT, VERSION, About, Job, Status, read_about
@@ -168,6 +169,15 @@ class RunFolder:
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
         write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
+
+
+def remove_results(folder: Path) -> None:
+    """What a pass over a dataset leaves in ``folder``: captures, outputs, scores, losses."""
+    for name in (layout.DEBUGGER, layout.OUTPUTS):
+        remove_pages(folder / name)
+    for split in get_args(layout.Split):
+        (folder / layout.scores_file(split)).unlink(missing_ok=True)
+    (folder / layout.TRAINING_LOSSES).unlink(missing_ok=True)
 
 
 def _number(epoch: Any) -> float:

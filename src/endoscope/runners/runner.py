@@ -20,7 +20,7 @@ from endoscope.calling import call_model
 from endoscope.config import build_from_config, is_node
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.pages.folders import make_folder
+from endoscope.pages.folders import make_folder, remove_pages
 from endoscope.runners.batches import to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
@@ -30,7 +30,7 @@ from endoscope.runners.interrupt import Interrupt, Interrupted
 from endoscope.runners.loaders import make_loader, shuffles
 from endoscope.runners.metric import BaseMetric
 from endoscope.runners.progress import progress
-from endoscope.runners.run_folder import RunFolder
+from endoscope.runners.run_folder import RunFolder, remove_results
 from endoscope.runners.settings import Settings
 from endoscope.runs import layout
 from endoscope.runs.about import Status
@@ -84,6 +84,16 @@ class BaseRunner:
             raise ConfigError(f"model: found a {type(self.network).__name__}; expected a torch.nn.Module")
         self.network.to(self.device)
         self.model: torch.nn.Module = self.network
+
+    def _compile(self) -> None:
+        if self.settings.compile:
+            self.network.compile()
+            if self.ranks.first and getattr(type(self.network).forward, "__module__", "").startswith("torch.nn."):
+                warnings.warn(
+                    f"compile: the model is a plain {type(self.network).__name__}, of which torch compiles only the "
+                    "layers whose forward is not torch's own; write a Module with a forward round it",
+                    stacklevel=2,
+                )
 
     def _init_debugger(self) -> None:
         """Build the debugger on the model; its hooks are attached when it is enabled."""
@@ -225,6 +235,9 @@ class BaseRunner:
                 self.folder.begin(self._about(), as_json(self.config))
             broken = True
             try:
+                if self.ranks.first:
+                    self._remove_old()
+                self.ranks.wait()
                 yield
                 self._close()
                 self._end("finished", None)
@@ -244,6 +257,11 @@ class BaseRunner:
             yield
         finally:
             self.folder.release()
+
+    def _remove_old(self) -> None:
+        """Remove what an earlier attempt left of that which this one computes: it may not write all of it again."""
+        remove_results(self.work_dir)
+        remove_pages(self.work_dir / layout.DATAPOINTS)
 
     def _leave(self, *, broken: bool) -> None:
         """The ranks part; the wrapper of the model, which would have no group any more, ends before its group."""
@@ -360,4 +378,9 @@ def _device(wanted: torch.device | str) -> torch.device:
         if str(device) == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    try:
+        torch.empty(0, device=device)
+    except Exception as e:
+        told = str(e).partition("\n")[0]
+        raise ConfigError(f"device: torch cannot use {str(device)!r} here: {told}; try 'cpu' or 'auto'") from e
     return device

@@ -168,7 +168,12 @@ class Settings:
     clip_norm: float | None = key(
         kinds.optional(kinds.positive()), "gradients are scaled down to this norm, all together", jobs=_TRAIN
     )
-    compile: bool = key(kinds.flag(), "whether `torch.compile` compiles the model", default=False)
+    compile: bool = key(
+        kinds.flag(),
+        "whether `torch.compile` compiles the model; of a plain `nn.Sequential` torch compiles only the layers that "
+        "are not its own, and you are told",
+        default=False,
+    )
     save_datapoints: int | Literal["all"] | None = key(
         kinds.optional(kinds.either(kinds.whole(at_least=1), kinds.choice("all"))),
         "how many of the validated or evaluated datapoints are kept in the run for the viewer, with their inputs, "

@@ -18,9 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from endoscope.errors import ConfigError, closest
+from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
+from endoscope.runners.distributed import lost_connection
+from endoscope.runners.run_folder import remove_results
 from endoscope.runners.runner import BaseRunner, length
 from endoscope.runners.same_run import check_same_run, warn_of_changes
 from endoscope.runs import layout
@@ -76,6 +79,9 @@ class BaseTrainer(BaseRunner):
         self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self._parameters())
         self._check_step()
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
+        if not (self.scheduler is None or (hasattr(self.scheduler, "step") and hasattr(self.scheduler, "state_dict"))):
+            found = type(self.scheduler).__name__
+            raise ConfigError(f"scheduler: found a {found}; expected one of torch.optim.lr_scheduler, or alike")
         self._check_scheduler_score()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
         parts = {"model": self.network, "criterion": self.criterion, "optimizer": self.optimizer}
@@ -130,18 +136,26 @@ class BaseTrainer(BaseRunner):
         """Go on from the last whole checkpoint of the work folder, if it has one; then compile and distribute."""
         found = checkpoints.latest_checkpoint(self.work_dir)
         self.ranks.wait()
-        if self.folder.earlier().job == "eval":
+        earlier = self.folder.earlier()
+        if earlier.job == "eval":
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
+        if found is None and earlier.status == "finished":
+            where = f"work_dir: {str(self.work_dir)!r}"
+            raise ConfigError(f"{where} holds a finished run whose checkpoints are gone; choose another folder")
         if found is not None:
             before = check_same_run(self.work_dir, self.config, self.settings_class)
             self._load(*found)
             if self.ranks.first and self.epoch < self.settings.epochs:
                 self._warn_of_changes(before)
-        if self.settings.compile:
-            self.network.compile()
+        self._compile()
         if self.ranks.several:
             on = [self.device.index] if self.device.type == "cuda" else None
-            self.model = DistributedDataParallel(self.network, device_ids=on)
+            try:
+                self.model = DistributedDataParallel(self.network, device_ids=on)
+            except (RuntimeError, ValueError) as e:
+                if lost_connection(e):
+                    raise
+                raise ConfigError(f"model: torch cannot share it among ranks: {e}") from e
 
     def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
         earlier = self.folder.earlier()
@@ -183,6 +197,13 @@ class BaseTrainer(BaseRunner):
         self._datapoints_epoch = kept_in if there else self.epoch
 
     # ---- running
+    def _remove_old(self) -> None:
+        for epoch, folder in layout.epoch_folders(self.work_dir).items():
+            if epoch >= self.epoch:
+                remove_results(folder)
+        if self._datapoints_epoch >= self.epoch:
+            remove_pages(self.work_dir / layout.DATAPOINTS)
+
     def run(self) -> None:
         """Train until ``epochs`` are done. Raises `Interrupted` after Ctrl-C or SIGTERM, with everything saved."""
         if self.epoch >= self.settings.epochs and self.folder.status == "finished":
