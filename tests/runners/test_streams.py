@@ -20,10 +20,10 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from endoscope.runners import distributed, trainer
+from endoscope.runners import distributed, steps
 from tests.runners.training import config as make, node
 
-trainer.COUNT_MOST = {count_most}
+steps.COUNT_MOST = {count_most}
 
 class Stream(IterableDataset):
     def __iter__(self):

@@ -63,6 +63,17 @@ class LossSummary:
             parts={name: cls.of(part) for name, part in (parts or {}).items()},
         )
 
+    @classmethod
+    def averaged(cls, ranks: Sequence[Mapping[str, Sequence[float]]]) -> LossSummary:
+        """The mean over the ranks, step by step, from `by_name` of each; of the parts that all of them have."""
+        names = [name for name in ranks[0] if all(name in one for one in ranks)]
+        mean = {name: [sum(v) / len(v) for v in zip(*(one[name] for one in ranks), strict=False)] for name in names}
+        return cls.of(mean.pop("loss"), mean)
+
+    def by_name(self) -> dict[str, list[float]]:
+        """The loss of each batch, and each named part of it."""
+        return {"loss": self.values, **{name: part.values for name, part in self.parts.items() if name != "loss"}}
+
 
 def _mean(finite: list[float]) -> float:
     if not finite:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import time
-import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,23 +14,21 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from endoscope.errors import ConfigError, closest
+from endoscope.errors import ConfigError
 from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
 from endoscope.runners.distributed import lost_connection
+from endoscope.runners.optimizing import check_optimizer, check_scheduler, scheduler_score
 from endoscope.runners.run_folder import remove_results
 from endoscope.runners.runner import BaseRunner, length
 from endoscope.runners.same_run import check_same_run, warn_of_changes
+from endoscope.runners.steps import Steps
 from endoscope.runs import layout
 from endoscope.runs.atomic import write_json
 from endoscope.runs.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
-
-COUNT_MOST = 1000
-COUNT_S = 10.0
-"""Batches that are left out are counted up to this number, or for so long."""
 
 
 class BaseTrainer(BaseRunner):
@@ -55,7 +50,7 @@ class BaseTrainer(BaseRunner):
         super().__init__(config, device)
         self.epoch = 0
         self.step = 0
-        self._left_out_told = False
+        self._steps = Steps(self.settings.accumulate)
         self._datapoints_epoch = 0
         self._init_data()
         self._init_criterion()
@@ -77,38 +72,14 @@ class BaseTrainer(BaseRunner):
         if not any(p.requires_grad for p in self.network.parameters()):
             raise ConfigError("model: none of its parameters requires a gradient; there is nothing to train")
         self.optimizer: torch.optim.Optimizer = self._build("optimizer", params=self._parameters())
-        self._check_step()
+        check_optimizer(self.optimizer, with_closure=type(self)._optimize is not BaseTrainer._optimize)
         self.scheduler: Any = self._build("scheduler", optimizer=self.optimizer) if s.scheduler is not None else None
-        if not (self.scheduler is None or (hasattr(self.scheduler, "step") and hasattr(self.scheduler, "state_dict"))):
-            found = type(self.scheduler).__name__
-            raise ConfigError(f"scheduler: found a {found}; expected one of torch.optim.lr_scheduler, or alike")
-        self._check_scheduler_score()
+        check_scheduler(self.scheduler, s, {**self.metric.DIRECTIONS, **self.metric.AGGREGATED})
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=s.precision == "float16")
         parts = {"model": self.network, "criterion": self.criterion, "optimizer": self.optimizer}
         for name, part in {**parts, "scheduler": self.scheduler}.items():
             if part is not None:
                 checkpoints.check_storable(name, part.state_dict())
-
-    def _check_scheduler_score(self) -> None:
-        s = self.settings
-        if not isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            if s.scheduler_score is not None:
-                raise ConfigError("scheduler_score: only ReduceLROnPlateau looks at a score; remove it")
-            return
-        if s.scheduler_step == "step":
-            raise ConfigError("scheduler_step: ReduceLROnPlateau looks at the scores of an epoch; set it to 'epoch'")
-        directions = {**self.metric.DIRECTIONS, **self.metric.AGGREGATED}
-        if s.scheduler_score is not None and s.scheduler_score not in directions:
-            near = closest(s.scheduler_score, directions)
-            raise ConfigError(f"scheduler_score: the metric has no score {s.scheduler_score!r}{near}")
-        score = s.scheduler_score or "loss"
-        mode = "max" if directions.get(score) == "higher" else "min"
-        if self.scheduler.mode != mode:
-            better = "higher" if mode == "max" else "lower"
-            raise ConfigError(
-                f"scheduler.args.mode: found {self.scheduler.mode!r}, and ReduceLROnPlateau looks at {score!r}, of "
-                f"which {better} is better\nset it to {mode!r}, or scheduler_score to one of {', '.join(directions)}"
-            )
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         """What is trained: the model's parameters, and those of a criterion that learns."""
@@ -116,17 +87,6 @@ class BaseTrainer(BaseRunner):
         if own and self.ranks.several:
             raise ConfigError("criterion: it has parameters, whose gradients ranks do not share; train on one rank")
         return [*self.network.parameters(), *own]
-
-    def _check_step(self) -> None:
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise ConfigError(f"optimizer: found a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
-        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
-        needed = closure is not None and closure.default is inspect.Parameter.empty
-        if needed and type(self)._optimize is BaseTrainer._optimize:
-            raise ConfigError(
-                f"optimizer: {type(self.optimizer).__name__} computes the loss several times in a step, which this "
-                "trainer does not do; choose another, or write a trainer with an _optimize of its own"
-            )
 
     def _init_checkpoint_indices(self) -> None:
         """The epochs whose checkpoints stay, and that the debugger looks into."""
@@ -236,7 +196,7 @@ class BaseTrainer(BaseRunner):
             train_s=round(trained - began, 3),
             val_s=round(time.monotonic() - trained, 3),
         )
-        write_json(self.epoch_dir / layout.TRAINING_LOSSES, _by_name(losses))
+        write_json(self.epoch_dir / layout.TRAINING_LOSSES, losses.by_name())
         self._save_checkpoint()
         took = f"{time.monotonic() - began:.1f} s"
         self.progress.say(f"epoch {self.epoch}   training loss {losses.mean:.4g}   {self._shown(scores)}   {took}")
@@ -259,7 +219,8 @@ class BaseTrainer(BaseRunner):
         total = length(self.train_loader)
         what = f"epoch {self.epoch} training"
         came = False
-        for batch, parts, step_now in self._in_steps(self.progress.over(self.train_loader, what, total), total):
+        batches = self.progress.over(self.train_loader, what, total)
+        for batch, parts, step_now in self._steps.over(batches, total, ranks=self.ranks, epoch=self.epoch):
             came = True
             self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self.folder_alive(stage=what, step=self.step)
@@ -270,38 +231,6 @@ class BaseTrainer(BaseRunner):
                 f"train_dataset: it gave no batch{where}; is it empty, or smaller than one with drop_last=True?"
             )
         return self._losses()
-
-    def _in_steps(self, batches: Iterator[Any], total: int | None) -> Iterator[tuple[Any, int, bool]]:
-        """Each batch, how many make its step (the last may have fewer), and whether it completes it."""
-        group = self.settings.accumulate
-        if total is not None:
-            for k, batch in enumerate(batches):
-                yield batch, min(group, total - k + k % group), (k + 1) % group == 0 or k + 1 == total
-            return
-        step = list(islice(batches, group))  # how many are left is known only when they are there
-        while self.ranks.all(bool(step)):  # a rank alone in a step would wait for the others' gradients for ever
-            for k, batch in enumerate(step, 1):
-                yield batch, len(step), k == len(step)
-            step = list(islice(batches, group))
-        if self.ranks.several:
-            self._tell_left_out(len(step), batches)
-
-    def _tell_left_out(self, drawn: int, batches: Iterator[Any]) -> None:
-        """Warn, once, when some ranks had batches that the others had no counterpart for; ``drawn`` and all to come."""
-        told, more = self._left_out_told, False
-        if drawn and not told:
-            drawn, more = _counted(batches, drawn)
-        gathered = self.ranks.gather((drawn, more))
-        left = sum(count for count, _ in gathered)
-        self._left_out_told = told or bool(drawn or left)
-        if left and not told:
-            ended = ", ".join(str(rank) for rank, (count, _) in enumerate(gathered) if not count)
-            warnings.warn(
-                f"train_dataset: it gave fewer batches to rank {ended} than to others; epoch "
-                f"{self.epoch} ended there for all, and {'more than ' if any(m for _, m in gathered) else ''}{left} "
-                "batches of the others were left out, as will happen in each epoch; give every rank equally many",
-                stacklevel=2,
-            )
 
     def _train_batch(self, datapoint: dict[str, Any], *, parts: int, step_now: bool) -> None:
         with contextlib.nullcontext() if step_now else self._without_sync():
@@ -347,12 +276,8 @@ class BaseTrainer(BaseRunner):
     def _losses(self) -> LossSummary:
         """Of this epoch, averaged over the ranks."""
         own = self.criterion.summarize()
-        gathered = self.ranks.gather(_by_name(own))
-        if not self.ranks.several or not gathered:
-            return own
-        names = [name for name in gathered[0] if all(name in one for one in gathered)]
-        mean = {name: [sum(v) / len(v) for v in zip(*(one[name] for one in gathered), strict=False)] for name in names}
-        return LossSummary.of(mean.pop("loss"), mean)
+        gathered = self.ranks.gather(own.by_name())
+        return LossSummary.averaged(gathered) if self.ranks.several and gathered else own
 
     # ---- validation
     def _val_epoch_(self) -> Scores | None:
@@ -388,21 +313,12 @@ class BaseTrainer(BaseRunner):
         if self.scheduler is None or self.settings.scheduler_step != "epoch":
             return
         if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            self.scheduler.step(self.ranks.agreed(self._scheduler_score(losses, scores)))
+            found = {} if scores is None else scores.aggregated
+            wanted = self.settings.scheduler_score if self.ranks.first else None
+            score = scheduler_score(wanted, found, losses.mean)
+            self.scheduler.step(self.ranks.agreed(score))  # that of rank 0
         else:
             self.scheduler.step()
-
-    def _scheduler_score(self, losses: LossSummary, scores: Scores | None) -> float:
-        """What `ReduceLROnPlateau` looks at; rank 0's counts."""
-        known = {} if scores is None else scores.aggregated
-        wanted = self.settings.scheduler_score
-        if wanted is None or scores is None:
-            return known.get("loss", losses.mean)
-        if wanted not in known:
-            raise ConfigError(
-                f"scheduler_score: the metric gave no {wanted!r} over all datapoints{closest(wanted, known)}"
-            )
-        return known[wanted]
 
     def _save_checkpoint(self) -> None:
         """Written last in an epoch: an epoch with a checkpoint is whole. Those that are not to stay then go."""
@@ -434,19 +350,3 @@ class BaseTrainer(BaseRunner):
             "checkpoint_epochs": self.checkpoint_indices,
             "datapoints_epoch": self._datapoints_epoch,
         }
-
-
-def _counted(batches: Iterator[Any], count: int) -> tuple[int, bool]:
-    """How many batches there are with ``count`` that are known, and whether there are more: not all of a stream that
-    may have no end is read for a warning."""
-    until = time.monotonic() + COUNT_S
-    for _ in batches:
-        count += 1
-        if count >= COUNT_MOST or time.monotonic() > until:
-            return count, True
-    return count, False
-
-
-def _by_name(losses: LossSummary) -> dict[str, list[float]]:
-    """The loss of each batch, and each named part of it."""
-    return {"loss": losses.values, **{name: part.values for name, part in losses.parts.items() if name != "loss"}}
