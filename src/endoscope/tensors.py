@@ -266,8 +266,17 @@ def snapshot(value: Any) -> Snapshot:
     Containers are rebuilt, dataclasses become `DataclassValue`, objects of unknown types become `Opaque`.
     On CUDA the copy is queued on the current stream into pinned memory and not waited for.
     """
+    if type(value) is list and _transforms() is None and all(map(_is_small, value)):
+        return Snapshot([v.detach().clone(memory_format=_CONTIGUOUS) for v in value], ())
+    if _is_small(value) and _transforms() is None:
+        return Snapshot(value.detach().clone(memory_format=_CONTIGUOUS), ())
     with without_gradient():
         return _copied(value)
+
+
+def _is_small(v: Any) -> bool:
+    """Whether `_clone` would copy it in the plainest way: losses and scores are like that, at every step of a loop."""
+    return type(v) is _Tensor and v.is_cpu and v.layout is _STRIDED and v.numel() < _SPLIT_BY_TORCH
 
 
 def owned(value: Any) -> Snapshot:

@@ -81,7 +81,7 @@ def test_what_is_put_is_a_copy_without_a_gradient() -> None:
 
 
 def test_conversion_is_on_one_daemon_thread_of_our_name() -> None:
-    buffer = AsyncBuffer(lambda _: threading.current_thread())
+    buffer = AsyncBuffer(lambda _: threading.current_thread(), limit=20)
     for i in range(100):
         buffer.put(i)
     (thread,) = set(buffer.values())
@@ -89,15 +89,67 @@ def test_conversion_is_on_one_daemon_thread_of_our_name() -> None:
     assert thread.daemon
 
 
-def test_no_thread_before_the_first_value() -> None:
+def test_few_values_need_no_thread() -> None:
     before = len(buffer_threads())
-    buffer = AsyncBuffer(float)
-    assert buffer.values() == []
+    buffer = AsyncBuffer(lambda _: threading.current_thread(), limit=20)
+    for i in range(9):
+        buffer.put(i)
+    assert set(buffer.values()) == {threading.current_thread()}
     assert len(buffer_threads()) == before
-    buffer.put(1.0)  # the twin
+    for i in range(10):  # the twin
+        buffer.put(i)
     assert len(buffer_threads()) == before + 1
+    assert len(set(buffer.values())) == 2
     buffer.close()
     assert len(buffer_threads()) == before
+
+
+def test_where_there_is_no_thread_to_be_had_the_caller_converts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    buffer = AsyncBuffer(float, limit=4)
+    for i in range(50):
+        buffer.put(i)
+    assert buffer.values() == [float(i) for i in range(50)]
+    assert not buffer_threads()
+
+
+def test_an_interrupt_while_the_caller_converts_is_an_interrupt_and_the_gap_is_told() -> None:
+    def interrupted(value: Any) -> float:
+        if value == 1:
+            raise KeyboardInterrupt
+        return float(value)
+
+    buffer = AsyncBuffer(interrupted)
+    for i in range(3):
+        buffer.put(i)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.flush()
+    with pytest.raises(BufferFailed, match="KeyboardInterrupt"):
+        buffer.values()
+
+
+def test_values_asked_for_from_several_threads_while_others_put() -> None:
+    buffer = AsyncBuffer(int, limit=64)
+    done = threading.Event()
+    asked: list[list[int]] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            asked.append(buffer.values())
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    for i in range(500):
+        buffer.put(i)
+    done.set()
+    for asker in askers:
+        asker.join(50)
+    assert buffer.values() == [*range(500)]
+    assert all(values == [*range(len(values))] for values in asked)
 
 
 def test_put_does_not_wait_for_the_conversion() -> None:
@@ -249,7 +301,7 @@ def test_a_limit_below_one_is_refused() -> None:
 # ---------------------------------------------------------------- ends
 def test_a_forgotten_buffer_ends_its_thread() -> None:
     before = set(buffer_threads())
-    buffer = AsyncBuffer(float)
+    buffer = AsyncBuffer(float, limit=1)
     buffer.put(1.0)
     (thread,) = set(buffer_threads()) - before
     del buffer

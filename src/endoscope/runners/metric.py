@@ -50,7 +50,8 @@ class BaseMetric(ABC):
     BY_CLASS: ClassVar[Sequence[str]] = ()
     """Scores that exist for each class: ``iou`` when there are ``iou/0``, ``iou/1`` and so on. Shown with its name."""
 
-    _buffer: AsyncBuffer[tuple[Tensor, dict[str, Tensor]]]
+    _buffer: AsyncBuffer[list[Tensor]]
+    """Of each batch the indices, and then what `_columns` names, in that order."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,13 +76,13 @@ class BaseMetric(ABC):
         """Record the scores of the datapoints ``idx`` without waiting. Raises what went wrong with earlier ones."""
         indices = _indices(idx)
         count = len(indices)
-        if scores.keys() != self._names():
+        if scores.keys() != {*self.DIRECTIONS, *self.EVIDENCE}:
             self._explain_names(scores)
         for name, score in scores.items():
             shape = score.shape if isinstance(score, Tensor) else None
             if not shape or shape[0] != count or (len(shape) > 1 and name in self.DIRECTIONS):
                 self._explain_shape(name, score, count)
-        self._buffer.put((indices, dict(scores)))
+        self._buffer.put([indices, *map(scores.__getitem__, self._columns())])
 
     def reset_buffer(self) -> None:
         """Forget what was recorded. A metric that has `sums` resets them here too."""
@@ -94,10 +95,10 @@ class BaseMetric(ABC):
     def partial(self) -> dict[str, Any]:
         """What this rank recorded, as a dict of host tensors that ``torch.distributed.gather_object`` can send."""
         batches = self._buffer.values()
-        names = (*self.DIRECTIONS, *self.EVIDENCE) if batches else ()
+        idx, *columns = map(torch.cat, zip(*batches, strict=True)) if batches else [torch.empty(0, dtype=torch.int64)]
         return {
-            "idx": torch.cat([idx for idx, _ in batches]) if batches else torch.empty(0, dtype=torch.int64),
-            "values": {name: torch.cat([values[name] for _, values in batches]) for name in names},
+            "idx": idx,
+            "values": dict(zip(self._columns(), columns, strict=True)) if batches else {},
             "sums": {name: total.detach().cpu() for name, total in self.sums().items()},
         }
 
@@ -151,14 +152,14 @@ class BaseMetric(ABC):
         """Totals that a subclass keeps on the device, such as a confusion matrix; those of all ranks are added."""
         return {}
 
-    def _names(self) -> set[str]:
-        return {*self.DIRECTIONS, *self.EVIDENCE}
+    def _columns(self) -> tuple[str, ...]:
+        return (*self.DIRECTIONS, *self.EVIDENCE)
 
     def _explain_names(self, scores: Mapping[str, Tensor]) -> None:
         who = type(self).__name__
-        if missing := sorted(self._names() - scores.keys()):
+        if missing := sorted({*self._columns()} - scores.keys()):
             raise MetricError(f"{who} did not return {missing[0]!r}, which its DIRECTIONS or EVIDENCE names")
-        extra = sorted(scores.keys() - self._names())[0]
+        extra = sorted(scores.keys() - {*self._columns()})[0]
         raise MetricError(
             f"{who} returned {extra!r}, which has no direction; name it in DIRECTIONS as 'higher' or 'lower'"
         )

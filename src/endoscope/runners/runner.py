@@ -319,7 +319,10 @@ class BaseRunner:
         own = shared if stage == "build" else shared + self.ranks.rank
         random.seed(own)
         np.random.seed(own % 2**32)
-        torch.manual_seed(own)
+        if self.device.type == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.default_generator.manual_seed(own)  # torch.manual_seed notes the stack for a device that never comes
+        else:
+            torch.manual_seed(own)
 
 
 @contextlib.contextmanager
