@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 from unittest.mock import Mock
 
@@ -202,6 +203,27 @@ def test_what_a_function_makes_of_an_output_is_known_without_calling_it(what: st
 @pytest.mark.parametrize("what", NO_FORMS)
 def test_of_any_other_function_it_is_not(what: str) -> None:
     assert form_of(NO_FORMS[what]) is None
+
+
+def test_the_same_dict_has_the_same_form_and_another_one_has_not() -> None:
+    def returning(**more: Any) -> Any:
+        return FunctionType(_made("lambda module, input, output: " + repr({**more}).replace("'@'", "output")), {})
+
+    one, again = (form_of(returning(output="@", scale=1)) for _ in range(2))
+    assert one is not None
+    assert one is again
+    others = [{"output": "@", "scale": True}, {"output": "@", "scale": 1.0}, {"scale": 1, "output": "@"}]
+    for other in [*others, {"scale": "@", "output": 1}]:
+        form = form_of(returning(**other))
+        assert form is not None and form is not one
+        filled = form.filled(torch.ones(1))
+        assert [*filled] == [*other]
+        assert [type(v) for v in filled.values()] == [torch.Tensor if v == "@" else type(v) for v in other.values()]
+
+
+def _made(text: str) -> CodeType:
+    return next(c for c in compile(text, "debugger", "eval").co_consts if isinstance(c, CodeType))
+
 
 
 @pytest.mark.parametrize("tool", ["trace", "profile"])

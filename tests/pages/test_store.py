@@ -11,7 +11,9 @@ import pytest
 import torch
 from tests.captures import opened
 
+from endoscope.errors import FolderInUseError
 from endoscope.pages.store import PageStore, StoreSettings
+from endoscope.pages.writer import WriterCounts
 from endoscope.tensors import snapshot
 
 PATIENCE_S = 20.0
@@ -90,3 +92,34 @@ def test_a_signal_handler_in_the_middle_of_a_save_does_not_hang(store: PageStore
     patiently(work)
     assert sorted(opened(tmp_path / "pages")) == [0]
     assert sorted(opened(tmp_path / "later")) == [2]
+
+
+def writer_threads() -> int:
+    return sum(thread.name == "endoscope-writer" for thread in threading.enumerate())
+
+
+def test_a_reset_into_a_folder_has_the_thread_ready_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+    before = writer_threads()
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    store.reset()  # the twin: into a spool, which is made when something comes
+    assert writer_threads() == before
+    store.reset(tmp_path / "pages")
+    assert writer_threads() == before + 1
+    store.close()
+    assert writer_threads() == before
+    assert [*(tmp_path / "pages").iterdir()] == []
+
+
+def test_a_writer_that_is_ready_and_was_given_nothing_refuses_no_folder(tmp_path: Path) -> None:
+    earlier = PageStore(tmp_path / "there", StoreSettings(1 << 20, 1 << 20))
+    assert put(earlier, 0)
+    earlier.close()
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    store.reset(tmp_path / "pages")
+    assert store.save_all(tmp_path / "there")[1:] == (WriterCounts(), None)
+    store.reset(tmp_path / "pages")
+    assert put(store, 1)  # the twin
+    with pytest.raises(FolderInUseError, match="already holds pages"):
+        store.save_all(tmp_path / "there")
+    store.close()
+    assert sorted(opened(tmp_path / "there")) == [0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -79,7 +80,15 @@ def form_of(function: Callable[..., Any]) -> Form | None:
     rest = {name: value for name, value in returned.items() if value is not _OUTPUT}
     if len(rest) != len(returned) - 1 or not all(type(value) in PLAIN for value in rest.values()):
         return None
-    return Form(returned, next(name for name in returned if name not in rest))
+    place = next(name for name in returned if name not in rest)
+    return _form(tuple(returned), place, tuple((name, type(value), value) for name, value in rest.items()))
+
+
+@lru_cache(256)
+def _form(names: tuple[str, ...], place: str, rest: tuple[tuple[str, type, Any], ...]) -> Form:
+    """The same form for the same dict, so that what the writer knows of it holds when hooks are attached again."""
+    values = {name: value for name, _, value in rest}
+    return Form({name: _OUTPUT if name == place else values[name] for name in names}, place)
 
 
 def _watched() -> bool:

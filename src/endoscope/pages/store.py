@@ -193,6 +193,16 @@ class PageStore:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
             self._open.spool, self._open.spared, self._unmoved = None, False, WriterCounts()
             self._folder = folder or self._home
+            if folder is not None:
+                self.start()
+
+    def start(self) -> None:
+        """Have the writer ready before the first record comes, where the folder is known; see `PageWriter.start`."""
+        if self.foreign:
+            return
+        with self._lock:
+            if self._open.writer is None and self._folder is not None and not self._closed:
+                self._begin().start()
 
     def _end(self) -> WriterCounts:
         writer = self._open.writer
@@ -218,7 +228,8 @@ class PageStore:
             here = self._open.spool or self._folder
             moving = here is not None and here.resolve() != target.resolve()
             old: list[Path] = []
-            held = here is not None and (self._open.writer is not None or bool(page_files(here)))
+            began = self._open.writer is not None and not self._open.writer.empty
+            held = here is not None and (began or bool(page_files(here)))
             if moving and held:
                 old = self._checked(target, self._settings.overwrite if overwrite is None else overwrite)
             else:

@@ -89,6 +89,8 @@ class PageWriter:
         self._pid = os.getpid()
         self._closed = False
         self._problem: str | None = None
+        self.empty = True
+        """Whether no record was ever queued."""
 
     @property
     def counts(self) -> WriterCounts:
@@ -98,6 +100,23 @@ class PageWriter:
     def foreign(self) -> bool:
         """True in a forked child: the files and the thread belong to the parent."""
         return os.getpid() != self._pid
+
+    def start(self) -> None:
+        """Start the thread now. The first `put` does it otherwise, and beside a model that computes on every core that
+        takes the loop 1 to 3 ms."""
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._start()  # a problem shows with the first record
+
+    def _start(self) -> RuntimeError | None:
+        """The lock is held. Returns why there is no thread: the system may give no more."""
+        thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            return e
+        self._thread = thread
+        return None
 
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped. Waits while the queue is full, unless ``on_full="drop"``."""
@@ -117,20 +136,16 @@ class PageWriter:
                 self._room.wait()
                 if self._closed:  # while this record waited
                     raise WriterClosed("this page writer is closed")
-            if self._thread is None:
-                thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as e:  # the system gives no more threads
-                    self._lost += 1
-                    self._tell(e)
-                    return False
-                self._thread = thread
+            if self._thread is None and (problem := self._start()) is not None:
+                self._lost += 1
+                self._tell(problem)
+                return False
             if self._closed:  # by a signal handler, in the middle of this; perhaps before there was a thread
                 self._queue_the_end()  # type: ignore[unreachable]
                 raise WriterClosed("this page writer is closed")
             dropped, self._dropped_since = self._dropped_since, 0
             self._queue.append(Captured(idx, outputs, notes, size, dropped))
+            self.empty = False
             self._pending += size
             self._queued += size
             if self._queued >= self._enough:

@@ -27,6 +27,8 @@ class DatapointPages:
         self._members = members
         self._left = float("inf") if sample == "all" else float(sample or 0)
         self._store = PageStore(folder, StoreSettings(100 * _MB, 64 * _MB, overwrite=True)) if self._left else None
+        if self._store is not None:
+            self._store.start()
 
     def add(self, datapoint: dict[str, Any]) -> None:
         """Queue a batch, or the part of it that is still wanted."""
