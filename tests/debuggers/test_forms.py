@@ -213,12 +213,23 @@ def test_the_same_dict_has_the_same_form_and_another_one_has_not() -> None:
     assert one is not None
     assert one is again
     others = [{"output": "@", "scale": True}, {"output": "@", "scale": 1.0}, {"scale": 1, "output": "@"}]
-    for other in [*others, {"scale": "@", "output": 1}]:
-        form = form_of(returning(**other))
-        assert form is not None and form is not one
+    others += [{"scale": "@", "output": 1}, {"output": "@", "scale": 0.0}]
+    forms = [form_of(returning(**other)) for other in others]
+    assert len({*map(id, [one, *forms])}) == 1 + len(others)
+    for other, form in zip(others, forms, strict=True):
+        assert form is not None
         filled = form.filled(torch.ones(1))
         assert [*filled] == [*other]
         assert [type(v) for v in filled.values()] == [torch.Tensor if v == "@" else type(v) for v in other.values()]
+    assert _scale("0.0") == "0.0"
+    assert _scale("-0.0") == "-0.0"
+
+
+def _scale(text: str) -> str:
+    code = _made(f"lambda module, input, output: {{'output': output, 'scale': {text}}}")
+    form = form_of(FunctionType(code, {}))
+    assert form is not None
+    return repr(form.filled(torch.ones(1))["scale"])
 
 
 def _made(text: str) -> CodeType:

@@ -293,6 +293,30 @@ def test_a_convert_function_that_waits_for_its_own_buffer_is_told() -> None:
     buffer.reset()
 
 
+@pytest.mark.parametrize("values", [1, 40])
+def test_a_convert_function_may_put(values: int) -> None:
+    def convert(value: Any) -> float:
+        if value < 100:
+            buffer.put(value + 100)
+        return float(value)
+
+    buffer: AsyncBuffer[float] = AsyncBuffer(convert, limit=50)
+    done: list[list[float]] = []
+
+    def work() -> None:
+        for i in range(values):
+            buffer.put(i)
+        buffer.flush()
+        done.append(buffer.values())
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(30)
+    assert not worker.is_alive(), "it hangs"
+    assert sorted(done[0]) == [float(i) for i in (*range(values), *range(100, 100 + values))]
+    buffer.close()
+
+
 def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="limit=0; a buffer needs room for at least one value"):
         AsyncBuffer(float, limit=0)

@@ -81,13 +81,14 @@ def form_of(function: Callable[..., Any]) -> Form | None:
     if len(rest) != len(returned) - 1 or not all(type(value) in PLAIN for value in rest.values()):
         return None
     place = next(name for name in returned if name not in rest)
-    return _form(tuple(returned), place, tuple((name, type(value), value) for name, value in rest.items()))
+    return _form(tuple(returned), place, tuple((name, type(value), repr(value), value) for name, value in rest.items()))
 
 
 @lru_cache(256)
-def _form(names: tuple[str, ...], place: str, rest: tuple[tuple[str, type, Any], ...]) -> Form:
-    """The same form for the same dict, so that what the writer knows of it holds when hooks are attached again."""
-    values = {name: value for name, _, value in rest}
+def _form(names: tuple[str, ...], place: str, rest: tuple[tuple[str, type, str, Any], ...]) -> Form:
+    """The same form for the same dict, so that what the writer knows of it holds when hooks are attached again. Types
+    and texts tell 1 from True and 0.0 from -0.0, which are equal."""
+    values = {name: value for name, _, _, value in rest}
     return Form({name: _OUTPUT if name == place else values[name] for name in names}, place)
 
 

@@ -72,7 +72,7 @@ class AsyncBuffer(Generic[T]):
             if len(channel.waiting) >= self._limit:
                 channel.wait_for_room(self._limit)
             channel.waiting.append(copy)
-            if len(channel.waiting) >= channel.wake_at and not channel.woken:
+            if len(channel.waiting) >= channel.wake_at and not channel.woken and channel.converting is None:
                 if channel.thread is None and not self._start(channel):
                     channel.convert_here(self._convert)
                     return
@@ -159,7 +159,7 @@ class _Channel(Generic[T]):
     def __init__(self, wake_at: int) -> None:
         self.pid = os.getpid()
         self.wake_at = wake_at
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a convert function, or a signal handler, may put as well
         self.room = threading.Condition(self.lock)
         self.blocked = 0
         self.waiting: deque[Snapshot] = deque()

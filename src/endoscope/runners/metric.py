@@ -152,8 +152,9 @@ class BaseMetric(ABC):
         """Totals that a subclass keeps on the device, such as a confusion matrix; those of all ranks are added."""
         return {}
 
-    def _columns(self) -> tuple[str, ...]:
-        return (*self.DIRECTIONS, *self.EVIDENCE)
+    def _columns(self) -> list[str]:
+        """In an order that does not depend on how a metric of the user's makes its `DIRECTIONS`."""
+        return sorted({*self.DIRECTIONS, *self.EVIDENCE})
 
     def _explain_names(self, scores: Mapping[str, Tensor]) -> None:
         who = type(self).__name__
