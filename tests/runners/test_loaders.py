@@ -253,6 +253,8 @@ def test_several_workers_serve_a_stream_that_numbers_itself() -> None:
             20,
             "val_dataloader.args.batch_size: found None; expected a number: the runner numbers the items of a batch",
         ),
+        (node(shuffle="no"), 20, "val_dataloader.args.shuffle: found 'no'; expected True or False"),
+        (node(drop_last=1), 20, "val_dataloader.args.drop_last: found 1; expected True or False"),
         (
             node(batchsize=8),
             20,

@@ -45,6 +45,7 @@ def run_config(
 
 def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> Any:
     from endoscope.errors import ConfigError
+    from endoscope.runners import kinds
     from endoscope.runners.config_file import apply_overrides, load_config
     from endoscope.runners.runner import BaseRunner
     from endoscope.runners.settings import key_names, read_key
@@ -58,7 +59,10 @@ def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) ->
         chosen["runner"] = read_key("runner", chosen["runner"])
     runner = chosen.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
     if not (issubclass(runner, BaseRunner) and getattr(runner, "job", None) == job):
-        base = "BaseTrainer" if job == "train" else "BaseEvaluator"
-        raise ConfigError(f"runner: found {runner!r}; expected a subclass of endoscope.runners.{base}")
+        base, default = ("Trainer", SupervisedTrainer) if job == "train" else ("Evaluator", SupervisedEvaluator)
+        raise ConfigError(
+            f"runner: found {kinds.shown(runner)}; expected a subclass of endoscope.runners.Base{base}\n"
+            f"--set runner=None takes {default.__name__}, --set runner=MODULE.CLASS your own"
+        )
     others = [one for one in overrides if one not in of_runner]
     return runner(apply_overrides(chosen, others, keys=key_names(runner.settings_class))).run()

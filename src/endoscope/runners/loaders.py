@@ -42,6 +42,9 @@ def make_loader(
     user_collate = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
     if not (user_collate is None or callable(user_collate)):
         raise ConfigError(f"{where}.collate_fn: found {user_collate!r}; expected a function")
+    for name in ("shuffle", "drop_last"):
+        if not (args.get(name) is None or isinstance(args[name], bool)):  # torch would take the text 'no' for a yes
+            raise ConfigError(f"{where}.{name}: found {args[name]!r}; expected True or False")
     data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
     if sampler is not None:
         for name in ("sampler", "batch_sampler"):
