@@ -579,6 +579,70 @@ def test_what_torch_func_computes_is_copied_and_not_disturbed(
         assert np.array_equal(found.numpy().ravel(), np.arange(size) * 2.0)
 
 
+def alone_and_listed(t: Tensor) -> list[Snapshot]:
+    """The two ways for small tensors: a loss, and a list of scores."""
+    return [snapshot(t), snapshot([t, t])]
+
+
+def plain_values(taken: list[Snapshot]) -> list[list[Any]]:
+    """The values of `alone_and_listed`, read without torch, which would answer out of what is around a tensor."""
+    alone, listed = (one.wait() for one in taken)
+    found = [alone, *listed]
+    for t in found:
+        assert type(t) is Tensor
+        assert not torch._is_functional_tensor(t)
+        assert not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    return [t.numpy().tolist() for t in found]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("how", INSIDE)
+def test_a_small_tensor_that_left_torch_func_is_copied_with_its_values(how: str) -> None:
+    left: list[Tensor] = []
+
+    def leaking(x: Tensor) -> Tensor:
+        y = x * 2
+        y.add_(1)  # in a functionalize, the tensor's own memory does not see this
+        left.extend((y, y.sum()))
+        return y.sum()
+
+    INSIDE[how](leaking, torch.arange(6.0))
+    rows, total = left
+    expected = [[[1.0, 3, 5], [7, 9, 11]], [9.0, 27]] if "vmap" in how else [[1.0, 3, 5, 7, 9, 11], 36.0]
+    assert plain_values(alone_and_listed(rows)) == [expected[0]] * 3
+    assert plain_values(alone_and_listed(total)) == [expected[1]] * 3
+
+
+def test_a_small_functional_tensor_as_compilers_make_it_is_copied_with_its_values() -> None:
+    """No transform of torch.func has put it there."""
+    assert plain_values(alone_and_listed(torch._to_functional_tensor(torch.arange(3.0)))) == [[0, 1, 2]] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("how", INSIDE)
+def test_a_small_tensor_inside_torch_func_is_copied_out_of_it(how: str) -> None:
+    """Also one that is not wrapped itself: what is computed of it there would be, its copy too."""
+    outside, taken = torch.tensor([7.0, 8.0]), list[list[Snapshot]]()
+
+    def watched(x: Tensor) -> Tensor:
+        loss = (x * 2).sum()
+        taken.extend(map(alone_and_listed, (loss, outside)))
+        return loss
+
+    INSIDE[how](watched, torch.arange(6.0))
+    of_loss, of_outside = taken
+    assert plain_values(of_loss) == [[6.0, 24.0] if "vmap" in how else 30.0] * 3
+    assert plain_values(of_outside) == [[7.0, 8.0]] * 3
+
+
+@pytest.mark.parametrize("made", [lambda t: t.as_subclass(Named), nn.Parameter])
+def test_a_small_tensor_of_a_subclass_is_copied_as_a_plain_one(made: Callable[[Tensor], Tensor]) -> None:
+    """The way for small tensors would keep its type, and what that does when it is computed with."""
+    taken = alone_and_listed(made(torch.arange(3.0)))
+    assert plain_values(taken) == [[0, 1, 2]] * 3
+    assert not taken[0].value.requires_grad
+
+
 @both_ways
 @pytest.mark.parametrize("size", [6, 40_000])
 def test_zeros_that_have_no_memory(size: int, copied: Callable[[Any], Snapshot]) -> None:

@@ -275,8 +275,11 @@ def snapshot(value: Any) -> Snapshot:
 
 
 def _is_small(v: Any) -> bool:
-    """Whether `_clone` would copy it in the plainest way: losses and scores are like that, at every step of a loop."""
-    return type(v) is _Tensor and v.is_cpu and v.layout is _STRIDED and v.numel() < _SPLIT_BY_TORCH
+    """Whether `_clone` would copy it in the plainest way: losses and scores are like that, at every step of a loop.
+    What has left a transform of `torch.func` is still wrapped and would be copied as garbage, or not at all."""
+    if type(v) is not _Tensor or not v.is_cpu or v.layout is not _STRIDED or v.numel() >= _SPLIT_BY_TORCH:
+        return False
+    return not (_is_wrapped(v) or _is_functional(v))
 
 
 def owned(value: Any) -> Snapshot:
@@ -332,6 +335,7 @@ def _copied(value: Any) -> Snapshot:
 _new = object.__new__
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 _Tensor, _STRIDED, _CONTIGUOUS = torch.Tensor, torch.strided, torch.contiguous_format
+_is_wrapped, _is_functional = torch._C._functorch.is_functorch_wrapped_tensor, torch._is_functional_tensor
 _SPLIT_BY_TORCH = 32768  # elements from which torch uses several threads for a copy
 _in_a_fork = False  # where the threads of torch are gone, and who asks for them waits for ever
 
@@ -401,12 +405,12 @@ def _inner(t: torch.Tensor) -> torch.Tensor:
     """The tensor inside what `torch.func` puts around one. That of a vmap has its slices in the first dimension."""
     functorch = torch._C._functorch
     while True:
-        if torch._is_functional_tensor(t):  # its memory is not what it says before it is synced
+        if _is_functional(t):  # its memory is not what it says before it is synced
             torch._sync(t)  # type: ignore[attr-defined,no-untyped-call]
             t = torch._from_functional_tensor(t)
         elif functorch.is_batchedtensor(t):
             t = functorch.get_unwrapped(t).movedim(functorch.maybe_get_bdim(t), 0)
-        elif functorch.is_functorch_wrapped_tensor(t):
+        elif _is_wrapped(t):
             t = functorch.get_unwrapped(t)
         else:
             return t

@@ -11,7 +11,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 FOUNDATION = {"errors", "values", "tensors", "layers", "schedule", "config", "randomness", "calling"}
-FOUNDATION |= {"statistics", "summaries"}
+FOUNDATION |= {"statistics", "summaries", "threads"}
 CAPTURE = {"debuggers", "pages", "anatomy", "explain"}
 VERDICT = {"health", "doctor"}
 OUTPUT = {"report", "visualize"}
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"errors"},
     "config": {"errors"},
     "randomness": set(),
+    "threads": {"randomness"},
     "calling": set(),
     "tensors": {"errors", "values"},
     "layers": {"errors", "values", "tensors"},

@@ -236,7 +236,6 @@ def _made(text: str) -> CodeType:
     return next(c for c in compile(text, "debugger", "eval").co_consts if isinstance(c, CodeType))
 
 
-
 @pytest.mark.parametrize("tool", ["trace", "profile"])
 def test_a_tracer_sees_every_call(tool: str) -> None:
     switch, before = getattr(sys, f"set{tool}"), getattr(sys, f"get{tool}")()

@@ -1,20 +1,27 @@
-"""The store, where an interrupt or a signal handler meets it in the middle of a save or a reset."""
+"""The store, where an interrupt, a signal handler or another thread meets it in the middle of a save or a reset."""
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 import torch
 from tests.captures import opened
 
 from endoscope.errors import FolderInUseError
-from endoscope.pages.store import PageStore, StoreSettings
-from endoscope.pages.writer import WriterCounts
-from endoscope.tensors import snapshot
+from endoscope.pages import pickle_pages
+from endoscope.pages import store as page_store
+from endoscope.pages.folders import make_folder, replace_pages
+from endoscope.pages.store import PageFormat, PageStore, StoreSettings
+from endoscope.pages.verify import verify_folder
+from endoscope.pages.writer import PageWriter, WriterCounts
+from endoscope.tensors import Snapshot, snapshot
 
 PATIENCE_S = 20.0
 
@@ -25,15 +32,27 @@ def put(store: PageStore, idx: int) -> bool:
 
 def in_the_middle(store: PageStore, act: Callable[[], Any]) -> None:
     """Have the next closing of pages, while it waits for the writer thread, call ``act`` first, once."""
-    ended = store._open.writer._ended  # type: ignore[union-attr]
-    wait = ended.wait
+    thread = store._open.writer._thread  # type: ignore[union-attr]
+    join = thread.join
 
-    def waiting(*args: Any) -> bool:
-        ended.wait = wait  # type: ignore[method-assign]
+    def joining(timeout_s: float | None = None) -> None:
+        thread.join = join  # type: ignore[method-assign]
         act()
-        return wait(*args)
+        join(timeout_s)
 
-    ended.wait = waiting  # type: ignore[method-assign]
+    thread.join = joining  # type: ignore[method-assign]
+
+
+def held(folder: Path) -> dict[int, float]:
+    """What `put` has put there, by index."""
+    return {idx: record["value"]["output"].item() for idx, record in opened(folder).items()}
+
+
+def on_another_thread(act: Callable[[], Any], wait_s: float = PATIENCE_S) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(wait_s)
+    return thread
 
 
 def patiently(work: Callable[[], None]) -> None:
@@ -74,7 +93,7 @@ def test_after_an_interrupted_save_capture_goes_on(store: PageStore, tmp_path: P
         assert (counts.written, problem) == (2, None)
 
     patiently(work)
-    assert {idx: record["value"]["output"].item() for idx, record in opened(tmp_path / "pages").items()} == {0: 0, 1: 1}
+    assert held(tmp_path / "pages") == {0: 0, 1: 1}
 
 
 def test_a_signal_handler_in_the_middle_of_a_save_does_not_hang(store: PageStore, tmp_path: Path) -> None:
@@ -94,19 +113,142 @@ def test_a_signal_handler_in_the_middle_of_a_save_does_not_hang(store: PageStore
     assert sorted(opened(tmp_path / "later")) == [2]
 
 
-def writer_threads() -> int:
-    return sum(thread.name == "endoscope-writer" for thread in threading.enumerate())
+def test_what_a_signal_handler_gives_while_pages_are_moved_is_counted_as_dropped(
+    store: PageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(*args: Any, **kwargs: Any) -> None:
+        assert not put(store, 1)
+        replace_pages(*args, **kwargs)
+
+    monkeypatch.setattr(page_store, "replace_pages", replace)
+
+    def work() -> None:
+        assert put(store, 0)
+        assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=1, dropped=1), None)
+        assert put(store, 2)
+        monkeypatch.undo()
+        assert store.save_all(tmp_path / "later")[1:] == (WriterCounts(written=1), None)  # it is told once
+        store.close()
+
+    patiently(work)
+    assert held(tmp_path / "saved") == {0: 0}
+
+
+def test_what_a_signal_handler_gives_in_the_middle_of_a_reset_is_dropped_from_what_comes_next(
+    store: PageStore, tmp_path: Path
+) -> None:
+    def work() -> None:
+        for idx in (0, 2):
+            assert put(store, idx)
+            in_the_middle(store, lambda: put(store, 1))
+            store.reset(tmp_path / f"later{idx}")
+        assert put(store, 3)
+        assert store.save_all(tmp_path / "later2")[1:] == (WriterCounts(written=1, dropped=1), None)
+        store.close()
+
+    patiently(work)
+    assert held(tmp_path / "later0") == {2: 2}
+    assert held(tmp_path / "later2") == {3: 3}
+
+
+def test_a_signal_handler_that_saves_in_the_middle_of_a_save_counts_nothing_twice(
+    store: PageStore, tmp_path: Path
+) -> None:
+    written: list[int] = []
+
+    def save() -> None:
+        written.append(store.save_all(tmp_path / "saved")[1].written)
+
+    def work() -> None:
+        assert put(store, 0)
+        in_the_middle(store, save)
+        save()
+        store.close()
+
+    patiently(work)
+    assert written == [1, 0]
+    assert held(tmp_path / "saved") == {0: 0}
+
+
+def writer_threads() -> set[threading.Thread]:
+    """Stores of other tests may not have been collected yet: what is new is what counts."""
+    return {thread for thread in threading.enumerate() if thread.name == "endoscope-writer"}
+
+
+def wait_for_writer_threads(count: int, *, besides: set[threading.Thread]) -> None:
+    """One that finds its work taken, or its writer closed, ends a moment later."""
+    until = time.monotonic() + PATIENCE_S / 4
+    while len(writer_threads() - besides) != count:
+        assert time.monotonic() < until, f"{writer_threads() - besides}, not {count}"
+        time.sleep(0.01)
+
+
+def at_the_writers_start(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], *, when: Literal["before", "after"]
+) -> None:
+    """Have ``act`` called inside the next ``Thread.start`` of a writer, before or after the thread is there; once."""
+    real = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name != "endoscope-writer":
+            real(self)
+            return
+        monkeypatch.setattr(threading.Thread, "start", real)
+        if when == "after":
+            real(self)
+        act()
+        if when == "before":
+            real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("call", ["reset", "put"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_interrupted_while_the_thread_is_started_capture_goes_on_with_one_thread(
+    when: Literal["before", "after"], call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = writer_threads()
+    store = PageStore(tmp_path / "pages" if call == "put" else None, StoreSettings(1 << 20, 1 << 20))
+    at_the_writers_start(monkeypatch, interrupted, when=when)
+
+    def work() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            store.reset(tmp_path / "pages") if call == "reset" else put(store, 1000)
+        assert all(put(store, idx) for idx in range(200))
+        wait_for_writer_threads(1, besides=before)
+        assert store.flush()
+        assert held(tmp_path / "pages") == {idx: idx for idx in range(200)}
+        assert store.counts == WriterCounts(written=200)
+        store.close()
+        assert writer_threads() <= before
+
+    patiently(work)
+    assert held(tmp_path / "pages") == {idx: idx for idx in range(200)}
+    assert verify_folder(tmp_path / "pages") == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_handler_that_closes_while_a_reset_starts_the_thread_leaves_none_behind(
+    when: Literal["before", "after"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = writer_threads()
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    at_the_writers_start(monkeypatch, store.close, when=when)
+    patiently(lambda: store.reset(tmp_path / "pages"))
+    wait_for_writer_threads(0, besides=before)
+    assert [*(tmp_path / "pages").iterdir()] == []
 
 
 def test_a_reset_into_a_folder_has_the_thread_ready_and_leaves_nothing_of_it(tmp_path: Path) -> None:
     before = writer_threads()
     store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
     store.reset()  # the twin: into a spool, which is made when something comes
-    assert writer_threads() == before
+    assert writer_threads() <= before
     store.reset(tmp_path / "pages")
-    assert writer_threads() == before + 1
+    assert len(writer_threads() - before) == 1
     store.close()
-    assert writer_threads() == before
+    assert writer_threads() <= before
     assert [*(tmp_path / "pages").iterdir()] == []
 
 
@@ -123,3 +265,168 @@ def test_a_writer_that_is_ready_and_was_given_nothing_refuses_no_folder(tmp_path
         store.save_all(tmp_path / "there")
     store.close()
     assert sorted(opened(tmp_path / "there")) == [0]
+
+
+# ---------------------------------------------------------------- a target that is in use
+@pytest.fixture
+def in_use(tmp_path: Path) -> Path:
+    """A folder with an earlier capture: of one record, 100."""
+    earlier = PageStore(tmp_path / "there", StoreSettings(1 << 20, 1 << 20))
+    assert put(earlier, 100)
+    earlier.close()
+    return tmp_path / "there"
+
+
+def test_a_first_record_of_another_thread_just_before_the_pages_are_closed_overwrites_nothing(
+    in_use: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    store.reset(tmp_path / "pages")
+    real = PageWriter.close
+
+    def close(self: PageWriter) -> None:
+        monkeypatch.setattr(PageWriter, "close", real)
+        on_another_thread(lambda: put(store, 1))
+        real(self)
+
+    monkeypatch.setattr(PageWriter, "close", close)
+
+    def work() -> None:
+        with pytest.raises(FolderInUseError, match="already holds pages"):
+            store.save_all(in_use)
+        assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=1), None)
+
+    patiently(work)
+    assert held(in_use) == {100: 100}
+    assert held(tmp_path / "saved") == {1: 1}
+
+
+def test_a_first_record_of_another_thread_while_the_target_is_looked_at_belongs_to_what_comes_next(
+    in_use: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    store.reset(tmp_path / "pages")
+    threads: list[threading.Thread] = []
+
+    def make(*args: Any) -> None:
+        threads.append(on_another_thread(lambda: put(store, 1), wait_s=0.3))  # it may have to wait for this save
+        make_folder(*args)
+
+    monkeypatch.setattr(page_store, "make_folder", make)
+
+    def work() -> None:
+        assert store.save_all(in_use)[1:] == (WriterCounts(), None)
+        monkeypatch.undo()
+        (thread,) = threads
+        thread.join(PATIENCE_S)
+        assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=1), None)
+
+    patiently(work)
+    assert held(in_use) == {100: 100}
+    assert held(tmp_path / "saved") == {1: 1}
+
+
+@pytest.mark.parametrize("then", ["overwrite", "another folder"])
+@pytest.mark.parametrize("meanwhile", [True, False], ids=["captured-meanwhile", "idle-meanwhile"])
+@pytest.mark.parametrize("page_format", ["safetensors", "pickle"])
+@pytest.mark.parametrize("place", ["streamed", "spooled", "reset"])
+def test_after_a_refused_save_everything_is_still_to_be_saved(
+    place: str, page_format: PageFormat, meanwhile: bool, then: str, in_use: Path, tmp_path: Path
+) -> None:
+    settings = StoreSettings(1 << 20, 1 << 20, page_format=page_format)
+    store = PageStore(tmp_path / "pages" if place == "streamed" else None, settings)
+    if place == "reset":
+        store.reset(tmp_path / "pages")
+    for idx in range(3):
+        assert put(store, idx)
+    for idx in range(3, 5):
+        with pytest.raises(FolderInUseError, match="already holds pages"):
+            store.save_all(in_use)
+        if meanwhile:
+            assert put(store, idx)
+    assert held(in_use) == {100: 100}
+    count = 5 if meanwhile else 3
+    if then == "overwrite":
+        target = in_use
+        assert store.save_all(target, overwrite=True) == (target, WriterCounts(written=count), None)
+    else:
+        target = tmp_path / "saved"
+        assert store.save_all(target) == (target, WriterCounts(written=count), None)
+        assert held(in_use) == {100: 100}
+    assert store.save_all(tmp_path / "again")[1:] == (WriterCounts(), None)  # they are counted once
+    store.close()
+    if page_format == "pickle":
+        found = {idx: record["value"]["output"].item() for idx, record in pickle_pages.load(target).items()}
+    else:
+        found = held(target)
+        assert verify_folder(target) == []
+    assert found == {idx: idx for idx in range(count)}
+
+
+def test_losses_are_not_forgotten_by_a_refused_save(in_use: Path) -> None:
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    assert put(store, 0)
+    broken = SimpleNamespace(synchronize=lambda: sys.exit("now"))
+    store.put(1, {"value": Snapshot(1, [broken])}, {})
+    assert not store.flush()
+    with pytest.raises(FolderInUseError):
+        store.save_all(in_use)
+    assert store.counts == WriterCounts(written=1, lost=1)
+    assert not store.flush()
+    assert put(store, 2)
+    assert not store.flush()
+    assert store.counts == WriterCounts(written=2, lost=1)
+    _, counts, _ = store.save_all(in_use, overwrite=True)
+    assert counts == WriterCounts(written=2, lost=1)
+    assert counts.problem is not None
+    assert put(store, 3)
+    assert store.flush()
+    store.close()
+
+
+def test_what_a_refused_save_leaves_in_the_spool_is_not_dropped_in_silence(
+    in_use: Path, warnings_logged: list[str]
+) -> None:
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    assert put(store, 0)
+    with pytest.raises(FolderInUseError):
+        store.save_all(in_use)
+    spool = store._open.spool
+    assert spool is not None
+    store.close()
+    assert ["1 captured records were never saved" in warning for warning in warnings_logged] == [True]
+    assert not spool.exists()
+
+
+def test_a_failed_move_is_counted_once(store: PageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert put(store, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_store, "replace_pages", full)
+        for _ in range(2):
+            _, counts, problem = store.save_all(tmp_path / "saved")
+            assert counts == WriterCounts()
+            assert problem is not None
+    assert put(store, 1)
+    assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=2), None)
+    store.close()
+    assert held(tmp_path / "saved") == {0: 0, 1: 1}
+
+
+def test_a_signal_handler_that_saves_in_the_middle_of_a_put_takes_nothing_away(tmp_path: Path) -> None:
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    for i in range(5):
+        put(store, i)
+    writer = store._open.writer
+    assert writer is not None
+    with writer._lock:  # as in the middle of a put
+        _, counts, problem = store.save_all(tmp_path / "saved")
+    assert counts == WriterCounts()
+    assert problem is not None and "call it again" in problem
+    put(store, 5)
+    _, counts, problem = store.save_all(tmp_path / "saved")
+    assert (counts, problem) == (WriterCounts(written=6), None)
+    assert sorted(opened(tmp_path / "saved")) == [*range(6)]
+    store.close()

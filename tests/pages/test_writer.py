@@ -18,11 +18,13 @@ import torch
 from tests.captures import datapoint, debugger, opened
 from tests.sameness import canonical
 
+from endoscope import threads
 from endoscope.errors import PageError
 from endoscope.pages import writer as page_writer
 from endoscope.pages.sink import Captured, SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
+from endoscope.randomness import QuietThread
 from endoscope.tensors import Snapshot, snapshot
 
 PATIENCE_S = 20.0
@@ -96,6 +98,12 @@ class Call(threading.Thread):
         if self.error is not None:
             raise self.error
         return self.result
+
+
+def ended(w: PageWriter) -> bool:
+    """Whether there was a thread, and it is gone."""
+    thread = w._thread._thread
+    return thread is not None and not thread.is_alive()
 
 
 def put_until_full(w: PageWriter, most: int = 200) -> tuple[Call, list[int]]:
@@ -575,7 +583,7 @@ def test_a_record_that_comes_behind_the_end_keeps_nobody(tmp_path: Path) -> None
         w._queue.append(Captured(1, {"x": snapshot(KB)}, {}, 1024))
     disk.open.set()
     Call(w.close).done()
-    assert w._thread is not None and not w._thread.is_alive()
+    assert ended(w)
     assert w.counts.written + w.counts.lost == 2
     assert 0 in opened(tmp_path)
 
@@ -583,14 +591,14 @@ def test_a_record_that_comes_behind_the_end_keeps_nobody(tmp_path: Path) -> None
 def test_closed_in_the_middle_of_the_first_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     w = writer(Disk(tmp_path))
 
-    class Closing(page_writer.QuietThread):
+    class Closing(QuietThread):
         def start(self) -> None:
             w.close()  # as a signal handler would, while the lock is held
             super().start()
 
-    monkeypatch.setattr(page_writer, "QuietThread", Closing)
+    monkeypatch.setattr(threads, "QuietThread", Closing)
     with pytest.raises(WriterClosed):
         put(w, 0)
     Call(w.close).done()
-    assert w._thread is not None and not w._thread.is_alive()
+    assert ended(w)
     assert w.counts == WriterCounts()

@@ -196,6 +196,51 @@ def test_a_batch_that_lost_items_is_refused_unless_it_says_which_are_left() -> N
     assert told(numbered((X, 1), (X, 2), (X, 3)))["meta_info"]["idx"].tolist() == [11, 12]
 
 
+def detection(items: list[Any]) -> Any:
+    return [x for x, _ in items], [y for _, y in items]
+
+
+def nodes(count: int) -> torch.Tensor:
+    return torch.zeros(count, 4)
+
+
+@pytest.mark.parametrize("several", [list, tuple])
+@pytest.mark.parametrize("labels", [{"boxes": torch.zeros(5, 4)}, torch.zeros(5, 4), 1, None])
+def test_a_list_with_one_entry_an_item_may_hold_tensors_of_any_size(several: Any, labels: Any) -> None:
+    items = [(torch.zeros(3, 8, 8 + i), labels) for i in range(4)]
+    found = UserCollate(lambda given: tuple(map(several, detection(given))))(numbered(*items))
+    assert [x is y for x, (y, _) in zip(found["inputs"], items, strict=True)] == [True] * 4
+    assert (type(found["inputs"]), len(found["labels"])) == (several, 4)
+    assert found["meta_info"]["idx"].tolist() == [10, 11, 12, 13]
+
+
+@pytest.mark.parametrize("batch", [(nodes(9), [0, 1]), ([nodes(5), nodes(4)], nodes(9)), (nodes(9), (nodes(5), None))])
+def test_one_of_inputs_and_labels_with_an_entry_an_item_is_enough(batch: Any) -> None:
+    assert UserCollate(lambda items: batch)(numbered(X, X))["meta_info"]["idx"].tolist() == [10, 11]
+
+
+@pytest.mark.parametrize(
+    ("batch", "returned"),
+    [
+        (nodes(3), "tensors of length 3"),
+        ((nodes(3), nodes(5)), "tensors of length 3"),
+        ((nodes(3), [0, 1, 2]), "tensors of length 3"),
+        ({"inputs": {"a": nodes(3), "b": nodes(4)}, "labels": None}, "tensors of length 3"),
+        ({"inputs": {"a": [nodes(3)] * 4}, "labels": None}, "tensors of length 3"),
+        ((namedtuple("Four", "a b c d")(*[nodes(3)] * 4), None), "tensors of length 3"),
+        (([nodes(5)] * 3, [nodes(6)] * 3), "a list of 3 with tensors of length 5"),
+        (((nodes(5),) * 2, None), "a tuple of 2 with tensors of length 5"),
+    ],
+)
+def test_what_has_neither_a_row_nor_an_entry_an_item_is_refused(batch: Any, returned: str) -> None:
+    with pytest.raises(DatapointError) as caught:
+        UserCollate(lambda items: batch)(numbered(X, X, X, X))
+    assert str(caught.value) == (
+        f"collate_fn was given 4 items and returned {returned}: which is which?\n"
+        "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
+    )
+
+
 def test_an_index_that_is_no_list_is_refused() -> None:
     with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as a int; expected one for each item"):
         UserCollate(lambda items: (X, X, {"idx": 3}))(numbered(X))

@@ -5,11 +5,13 @@ import gc
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -46,6 +48,10 @@ class Gate:
         self.entered.set()
         assert self.open.wait(30)
         return float(value)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def fail_at(bad: float) -> Any:
@@ -89,26 +95,30 @@ def test_conversion_is_on_one_daemon_thread_of_our_name() -> None:
     assert thread.daemon
 
 
-def test_few_values_need_no_thread() -> None:
+def test_the_thread_comes_with_many_values_or_with_a_question_and_outlives_a_reset() -> None:
     before = len(buffer_threads())
     buffer = AsyncBuffer(lambda _: threading.current_thread(), limit=20)
     for i in range(9):
         buffer.put(i)
-    assert set(buffer.values()) == {threading.current_thread()}
     assert len(buffer_threads()) == before
-    for i in range(10):  # the twin
-        buffer.put(i)
+    (first,) = set(buffer.values())
     assert len(buffer_threads()) == before + 1
-    assert len(set(buffer.values())) == 2
+    buffer.reset()
+    for i in range(10):
+        buffer.put(i)
+    assert set(buffer.values()) == {first}
     buffer.close()
     assert len(buffer_threads()) == before
 
+    other = AsyncBuffer(float, limit=20)
+    for i in range(10):
+        other.put(i)
+    assert len(buffer_threads()) == before + 1  # nobody has asked
+    other.close()
+
 
 def test_where_there_is_no_thread_to_be_had_the_caller_converts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", none_left)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
     buffer = AsyncBuffer(float, limit=4)
     for i in range(50):
         buffer.put(i)
@@ -116,19 +126,90 @@ def test_where_there_is_no_thread_to_be_had_the_caller_converts(monkeypatch: pyt
     assert not buffer_threads()
 
 
-def test_an_interrupt_while_the_caller_converts_is_an_interrupt_and_the_gap_is_told() -> None:
-    def interrupted(value: Any) -> float:
-        if value == 1:
-            raise KeyboardInterrupt
+def test_there_too_a_convert_function_may_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    def convert(value: Any) -> float:
+        if value < 100:
+            buffer.put(value + 100)
         return float(value)
 
-    buffer = AsyncBuffer(interrupted)
+    buffer: AsyncBuffer[float] = AsyncBuffer(convert, limit=4)
+    for i in range(10):
+        buffer.put(i)
+    while len(buffer.values()) < 20:
+        pass
+    assert sorted(buffer.values()) == [float(i) for i in (*range(10), *range(100, 110))]
+
+
+# ---------------------------------------------------------------- signals, and other threads, in the middle
+class Raised(BaseException):
+    """By a signal handler."""
+
+
+@pytest.fixture
+def after() -> Iterator[Callable[[float, Callable[[], Any]], None]]:
+    """Have a signal handler called on the main thread after some time."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def arrange(seconds: float, action: Callable[[], Any]) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: action())
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    yield arrange
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Raised])
+def test_who_is_interrupted_while_waiting_can_ask_again(error: type[BaseException], after: Any) -> None:
+    gate = Gate()
+    buffer = AsyncBuffer(gate)
     for i in range(3):
         buffer.put(i)
-    with pytest.raises(KeyboardInterrupt):
-        buffer.flush()
-    with pytest.raises(BufferFailed, match="KeyboardInterrupt"):
+
+    def interrupt() -> None:
+        raise error
+
+    after(0.2, interrupt)
+    with pytest.raises(error):
         buffer.values()
+    gate.open.set()
+    assert buffer.values() == [0.0, 1.0, 2.0]
+
+
+def test_a_signal_handler_may_ask_and_put_while_the_loop_asks(after: Any) -> None:
+    gate = Gate()
+    buffer = AsyncBuffer(gate)
+    for i in range(3):
+        buffer.put(i)
+    seen: list[list[float]] = []
+
+    def look() -> None:
+        gate.open.set()
+        seen.append(buffer.values())
+        buffer.put(3)
+
+    after(0.2, look)
+    assert buffer.values()[:3] == [0.0, 1.0, 2.0]
+    assert seen == [[0.0, 1.0, 2.0]]
+    assert buffer.values() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_put_does_not_wait_for_another_thread_that_asks() -> None:
+    gate = Gate()
+    buffer = AsyncBuffer(gate)
+    buffer.put(0)
+    asker = threading.Thread(target=buffer.values)
+    asker.start()
+    assert gate.entered.wait(30)
+    putter = threading.Thread(target=lambda: [buffer.put(i) for i in range(1, 4)])
+    putter.start()
+    putter.join(20)
+    assert not putter.is_alive()
+    gate.open.set()
+    asker.join(30)
+    assert buffer.values() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_values_asked_for_from_several_threads_while_others_put() -> None:
@@ -280,6 +361,7 @@ def test_closed_means_closed_and_the_values_stay() -> None:
     buffer.put(1.0)
     buffer.close()
     buffer.close()
+    assert not buffer_threads()
     assert buffer.values() == [1.0]
     with pytest.raises(BufferClosed, match="make a new one"):
         buffer.put(2.0)
@@ -291,6 +373,7 @@ def test_a_convert_function_that_waits_for_its_own_buffer_is_told() -> None:
     with pytest.raises(BufferFailed, match="must not wait for the buffer itself"):
         buffer.flush()
     buffer.reset()
+    buffer.close()
 
 
 @pytest.mark.parametrize("values", [1, 40])

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.sameness import canonical
 from torch import Tensor
 
-from endoscope import load_debug_outputs
+from endoscope import load_debug_outputs, per_datapoint
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
 
 
@@ -25,6 +26,12 @@ class Pair(NamedTuple):
 class Output:
     logits: Tensor
     count: int
+
+
+@dataclass
+class Heads:
+    logits: Tensor
+    boxes: Tensor
 
 
 def batch(first: int, size: int, outputs: Any = None) -> dict[str, Any]:
@@ -83,6 +90,122 @@ def test_outputs_of_any_shape_are_cut_into_rows(shape: str, tmp_path: Path) -> N
     assert sorted(found) == list(range(6))
     for k in found:
         assert take(found[k]["outputs"]).tolist() == [[k] * 3]
+
+
+SIZES = (8, 2, 1)
+
+
+def stored(make: Callable[[list[int]], Any], member: str, sample: Sample, folder: Path) -> dict[int, Any]:
+    """What each datapoint reads back of a member, made from the numbers in each batch; the last batches are short."""
+    pages = DatapointPages(folder, (member,), sample)
+    first = 0
+    for size in SIZES:
+        numbers = [*range(first, first + size)]
+        pages.add({"meta_info": {"idx": torch.tensor(numbers)}, member: make(numbers)})
+        first += size
+    pages.close()
+    found = load_debug_outputs(folder)
+    return {k: found[k][member] for k in found}
+
+
+def rows_of(numbers: list[int]) -> Tensor:
+    return torch.tensor([[10.0 * k, 10 * k + 1, 10 * k + 2] for k in numbers])
+
+
+# Computed row by row: what one datapoint must read back is the same of its row alone.
+STRUCTURES: dict[str, Callable[[Tensor], Any]] = {
+    "as many as the last but one has datapoints": lambda z: [z, 2 * z],
+    "as many as the last has datapoints": lambda z: [z],
+    "as many as the first has datapoints": lambda z: [z * k for k in range(8)],
+    "of different shapes": lambda z: [z[:, 0], z[:, :2, None]],
+    "of dicts": lambda z: [{"a": z, "b": -z}, {"a": 2 * z, "b": z}],
+    "of lists": lambda z: [[z, 2 * z], [3 * z, 4 * z]],
+    "with nothing in one place": lambda z: [z, None],
+    "of tuples": lambda z: [(z, -z), (2 * z,)],
+    "of named tuples": lambda z: [Pair(z, -z), Pair(2 * z, z)],
+    "of dataclasses": lambda z: [Heads(z, -z), Heads(2 * z, z)],
+    "in a dict": lambda z: {"heads": [z, 2 * z], "n": 3},
+}
+
+
+@pytest.mark.parametrize("sample", ["all", 9, 10])
+@pytest.mark.parametrize("member", ["outputs", "inputs"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_list_of_batched_tensors_is_cut_like_any_structure_however_long_the_batch(
+    structure: str, member: str, sample: Sample, tmp_path: Path
+) -> None:
+    make = STRUCTURES[structure]
+    found = stored(lambda numbers: make(rows_of(numbers)), member, sample, tmp_path)
+    assert sorted(found) == list(range(11 if sample == "all" else int(sample or 0)))
+    for k, value in found.items():
+        assert canonical(value) == canonical(make(rows_of([k])))
+
+
+ENTRIES: dict[str, Callable[[int], Any]] = {
+    "texts": lambda k: f"text {k}",
+    "numbers": lambda k: k,
+    "tensors of any length": lambda k: torch.full((3 + k, 4), k),
+    "tensors of which some are as long as the batch of two": lambda k: torch.full((5 if k % 2 else 2, 4), k),
+    "tensors without a dimension": lambda k: torch.tensor(k),
+    "dicts of tensors of any length": lambda k: {"boxes": torch.full((3 + k, 4), k), "labels": torch.full((3 + k,), k)},
+    "dicts of tensors as long as the batch of two, and numbers": lambda k: {"boxes": torch.full((2, 4), k), "image": k},
+    "lists of texts": lambda k: ["a", str(k)],
+    "lists with nothing in them": lambda k: [],
+}
+
+
+@pytest.mark.parametrize("sample", ["all", 9])
+@pytest.mark.parametrize("member", ["outputs", "inputs", "labels"])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_any_other_list_as_long_as_the_batch_has_one_entry_a_datapoint(
+    entry: str, member: str, sample: Sample, tmp_path: Path
+) -> None:
+    found = stored(lambda numbers: [ENTRIES[entry](k) for k in numbers], member, sample, tmp_path)
+    assert len(found) == (11 if sample == "all" else 9)
+    for k, value in found.items():
+        assert canonical(value) == canonical(ENTRIES[entry](k))
+
+
+@pytest.mark.parametrize("sample", ["all", 9])
+def test_a_list_that_is_marked_has_one_entry_a_datapoint_whatever_is_in_it(sample: Sample, tmp_path: Path) -> None:
+    """Two clips of two channels look like a structure."""
+    found = stored(lambda numbers: per_datapoint([torch.full((2, 5), k) for k in numbers]), "inputs", sample, tmp_path)
+    assert len(found) == (11 if sample == "all" else 9)
+    for k, value in found.items():
+        assert canonical(value) == canonical(torch.full((2, 5), k))
+
+
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_lists_of_a_users_collate_have_one_entry_a_datapoint_whatever_is_in_them(
+    sequence: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    """Three images of three channels look like a structure."""
+    images = [torch.rand(3, 4, 4) for _ in range(3)]
+    pages = DatapointPages(tmp_path, ("inputs",), 2, listed=True)
+    pages.add({"meta_info": {"idx": torch.arange(3)}, "inputs": sequence(images)})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    assert sorted(found) == [0, 1]
+    assert all(torch.equal(found[k]["inputs"], images[k]) for k in found)
+
+
+def test_fields_of_meta_info_have_one_entry_a_datapoint_whatever_is_in_them(tmp_path: Path) -> None:
+    """Clips of two channels and different lengths stay a list when a batch is made."""
+    clips = [torch.full((2, 5), 4), torch.full((2, 7), 5)]
+    pages = DatapointPages(tmp_path, ("meta_info",), "all")
+    pages.add({"meta_info": {"idx": torch.tensor([4, 5]), "clip": clips}})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    for k, clip in zip((4, 5), clips, strict=True):
+        assert canonical(found[k]["meta_info"]["clip"]) == canonical(clip)
+
+
+def test_a_list_in_meta_info_that_is_not_as_long_as_the_batch_is_everyones(tmp_path: Path) -> None:
+    pages = DatapointPages(tmp_path, ("meta_info",), 3)
+    pages.add({"meta_info": {"idx": torch.arange(4), "scale": [1.0, 2.0, 3.0]}})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    assert [found[k]["meta_info"]["scale"] for k in found] == [[1.0, 2.0, 3.0]] * 3
 
 
 def test_what_the_loop_does_with_a_batch_later_is_not_seen(tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from endoscope import load_debug_outputs
+from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners.checkpoints import CheckpointError
 from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runs.scores import read_scores
 
-from .training import VAL, Blobs, Net, config, evaluation, node
+from .training import DEBUGGER, VAL, Blobs, Net, config, evaluation, node
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,50 @@ def test_nothing_is_replaced_unasked(trained: Path, tmp_path: Path) -> None:
     SupervisedEvaluator(evaluation(tmp_path, overwrite=True)).run()
     with pytest.raises(ConfigError, match="holds a training run"):
         SupervisedEvaluator(evaluation(trained, overwrite=True))
+
+
+def test_an_epoch_of_a_training_run_is_no_place_for_an_evaluation(trained: Path) -> None:
+    epoch = max(trained.glob("epoch_*"))
+    before = {p.name for p in epoch.iterdir()}
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match="^work_dir: '.*epoch_.' is an epoch of a training run; choose another"):
+            SupervisedEvaluator(evaluation(epoch, checkpoint=str(epoch), overwrite=overwrite))
+    assert {p.name for p in epoch.iterdir()} == before > {"debugger", "outputs", "training_losses.json"}
+
+
+def test_captures_that_no_run_has_made_are_replaced_only_when_asked(tmp_path: Path) -> None:
+    with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=tmp_path / "debugger") as debugger:
+        debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 500}})
+    with pytest.raises(ConfigError, match="is there, which no run has made and this one would replace; choose another"):
+        SupervisedEvaluator(evaluation(tmp_path))
+    assert list(load_debug_outputs(tmp_path)) == [500]
+    SupervisedEvaluator(evaluation(tmp_path, overwrite=True)).run()
+    assert sorted(load_debug_outputs(tmp_path)) == list(range(VAL))
+
+
+class Remembers(nn.Module):
+    """Its running mean is no part of its state_dict, and decides what it computes in evaluation."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.zeros(6), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen = 0.5 * self.seen + 0.5 * x.mean(0)
+        outputs: Tensor = self.linear(x - self.seen)
+        return outputs
+
+
+def test_buffers_that_are_no_part_of_the_weights_are_evaluated_with_them(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path / "run", model=node(Remembers), debugger=None)).run()
+    changed = {"model": node(Remembers), "debugger": None, "checkpoint": str(tmp_path / "run")}
+    scores = SupervisedEvaluator(evaluation(tmp_path / "eval", **changed)).run()
+    assert scores is not None
+    assert scores.aggregated == read_scores(tmp_path / "run" / "epoch_2" / "validation_scores.json").aggregated
 
 
 def test_a_checkpoint_that_is_not_there_is_named_with_its_key(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRando
 
 from endoscope.errors import ConfigError, DatapointError
 from endoscope.runners.datapoints import adapt
-from endoscope.runners.loaders import make_loader, shuffles
+from endoscope.runners.loaders import length, make_loader, seed_loader, shuffles
 
 WORKERS = [0, 2]
 
@@ -237,6 +237,62 @@ def test_several_workers_serve_a_stream_that_numbers_itself() -> None:
     batches = list(loader(node(batch_size=4, num_workers=2), Stream(own_idx=True)))
     assert sorted(itertools.chain(*indices(batches))) == list(range(10))
     assert all(batch["labels"].tolist() == batch["meta_info"]["idx"].tolist() for batch in batches)
+
+
+class NoLength(torch.utils.data.Sampler[int]):
+    def __iter__(self) -> Any:
+        return iter(range(20))
+
+
+class NoLoader:
+    def __init__(self, **_: Any) -> None:
+        pass
+
+
+def test_a_sampler_that_does_not_say_how_many_there_are() -> None:
+    made = loader(node(batch_size=8, sampler=NoLength()), Numbers())
+    assert length(made) is None
+    assert indices(made) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+
+
+def test_what_is_no_dataloader_is_refused() -> None:
+    with pytest.raises(ConfigError, match="^val_dataloader: found a NoLoader; expected a DataLoader"):
+        loader({"class": NoLoader}, Numbers(), key_path="val_dataloader")
+
+
+class Drawn(Numbers):
+    """Every item with what its worker draws."""
+
+    def __getitem__(self, k: int) -> Any:
+        return {"inputs": torch.rand(()), "labels": k}
+
+
+@pytest.mark.parametrize("given", [node(num_workers=2), node(num_workers=2, persistent_workers=True)])
+def test_order_and_draws_are_seeded_apart(given: Any) -> None:
+    """Ranks have one order to share, and draws of their own."""
+    seen = []
+    for order, draws in ((1, 1), (1, 2), (2, 1), (1, 1)):
+        made = loader(given, Drawn(), shuffle=True)
+        seed_loader(made, order=order, draws=draws, epoch=0)
+        (batch,) = made
+        seen.append((batch["meta_info"]["idx"].tolist(), batch["inputs"].tolist()))
+    first, other_draws, other_order, again = seen
+    assert again == first
+    assert other_draws[0] == first[0] and other_draws[1] != first[1]
+    assert other_order[0] != first[0] and other_order[1] == first[1]
+
+
+def test_persistent_workers_have_the_order_of_new_ones() -> None:
+    orders = []
+    for persistent in (False, True):
+        made = loader(node(batch_size=8, num_workers=1, persistent_workers=persistent), Numbers(), shuffle=True)
+        seen = []
+        for epoch in range(3):
+            seed_loader(made, order=epoch, draws=0, epoch=epoch)
+            seen.append(indices(made))
+        orders.append(seen)
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
 
 
 # ---- what cannot work

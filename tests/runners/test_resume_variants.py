@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from endoscope.errors import ConfigError
 from endoscope.runners import checkpoints
@@ -21,7 +21,7 @@ from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.config_json import as_json
 from endoscope.runners.supervised import SupervisedTrainer
 
-from .training import Net, canonical, config, node
+from .training import TRAIN, Blobs, Net, canonical, config, node
 
 STEPS = 18
 
@@ -118,8 +118,51 @@ class Chance(nn.Module):
         return self.linear(x) * (1 + 0.1 * random.random() + 0.1 * np.random.rand() + 0.1 * torch.rand(()))
 
 
+class OwnGenerator(Sampler[int]):
+    """Its order is drawn from a generator of its own."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.generator = torch.Generator().manual_seed(3)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(self.count, generator=self.generator).tolist())
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class ByEpoch(OwnGenerator):
+    """Its order depends on the epoch that it is told, as that of DistributedSampler does."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([(k + 5 * self.epoch) % self.count for k in range(self.count)])
+
+
+def persistent(**more: Any) -> dict[str, Any]:
+    return node(DataLoader, batch_size=8, shuffle=True, num_workers=2, persistent_workers=True, **more)
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "workers": {"train_dataloader": node(DataLoader, batch_size=8, shuffle=True, num_workers=2)},
+    "persistent workers": {"train_dataloader": persistent(), "train_dataset": node(Blobs, count=TRAIN)},
+    "a sampler with a generator": {
+        "train_dataloader": node(DataLoader, batch_size=8, sampler=node(OwnGenerator, count=TRAIN))
+    },
+    "a batch sampler of it": {
+        "train_dataloader": node(
+            DataLoader,
+            batch_sampler=node(BatchSampler, sampler=node(OwnGenerator, count=TRAIN), batch_size=8, drop_last=False),
+        )
+    },
+    "a sampler that is told the epoch": {
+        "train_dataloader": node(DataLoader, batch_size=8, sampler=node(ByEpoch, count=TRAIN))
+    },
     "accumulation": {"accumulate": 4, "clip_norm": 0.5},
     "OneCycleLR": {"scheduler": node(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=STEPS)},
     "SequentialLR": {"scheduler": node(sequential)},
@@ -173,6 +216,53 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
     assert again.epoch == 1
     again.run()
     assert ended(tmp_path / "killed") == ended(tmp_path / "whole")
+
+
+class Averaging(SupervisedTrainer):
+    """Keeps an average of the weights, and has a second optimizer; made when the rest is built."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.average = torch.optim.swa_utils.AveragedModel(self.network)
+        self.second = torch.optim.Adam(self.network.parameters(), lr=0.003)
+
+    def _optimize(self) -> None:
+        self.second.step()
+        super()._optimize()
+        self.average.update_parameters(self.network)
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"average": self.average.state_dict(), "second": self.second.state_dict()}
+
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        self.average.load_state_dict(state["average"])
+        self.second.load_state_dict(state["second"])
+
+
+class Forgetful(Averaging):
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("resumed", [Averaging, Forgetful])
+def test_a_state_of_ones_own(resumed: type[Averaging], tmp_path: Path) -> None:
+    changed = {"debugger": None, "runner": Averaging}
+    Averaging(config(tmp_path / "whole", **changed)).run()
+    trainer = Averaging(config(tmp_path / "killed", **changed))
+    killed_when(trainer, "_eval_step", lambda: trainer.epoch == 1)
+    resumed(config(tmp_path / "killed", **changed)).run()
+    same = ended(tmp_path / "killed") == ended(tmp_path / "whole")
+    assert same is (resumed is Averaging)  # the twin: it is what makes them the same
+
+
+def test_a_state_that_could_not_be_loaded_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    class Wrong(SupervisedTrainer):
+        def _extra_state(self) -> dict[str, Any]:
+            return {"path": Path("x")}
+
+    with pytest.raises(ConfigError, match="^_extra_state: its state_dict"):
+        Wrong(config(tmp_path)).run()
+    assert not (tmp_path / "epoch_0").exists()
 
 
 def test_killed_in_the_very_first_validation(tmp_path: Path) -> None:

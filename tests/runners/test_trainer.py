@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from endoscope import load_debug_outputs
+from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners import kinds
 from endoscope.runners.checkpoints import load_checkpoint
@@ -27,7 +28,7 @@ from endoscope.runners.trainer import BaseTrainer
 from endoscope.runs import Run
 from endoscope.runs.scores import read_scores
 
-from .training import TRAIN, VAL, Blobs, Net, canonical, config, final, node
+from .training import DEBUGGER, TRAIN, VAL, Blobs, Net, canonical, config, final, node
 
 
 def names(folder: Path) -> set[str]:
@@ -192,6 +193,93 @@ def test_a_model_that_torch_does_not_compile_is_told(tmp_path: Path, monkeypatch
         SupervisedTrainer(config(tmp_path, compile=True))
 
 
+# ---------------------------------------------------------------- a trainer of one's own
+class ForgetsToReturn(SupervisedTrainer):
+    def _after_val_loop_(self) -> None:  # type: ignore[override]
+        super()._after_val_loop_()
+
+
+class CallsNoSuper(SupervisedTrainer):
+    def _before_val_loop(self) -> None:
+        self.network.eval()
+        self.metric.reset_buffer()
+
+
+class ScoresNothing(SupervisedTrainer):
+    def _eval_step(self, datapoint: dict[str, Any]) -> None:
+        self._forward(datapoint)
+
+
+def test_scores_that_are_not_returned_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^runner: ForgetsToReturn\._after_val_loop_ returned no scores; return"):
+        ForgetsToReturn(config(tmp_path)).run()
+    assert read(tmp_path / "run.json")["status"] == "failed"
+
+
+def test_a_loop_of_ones_own_needs_no_folder_made(tmp_path: Path) -> None:
+    CallsNoSuper(config(tmp_path)).run()
+    assert read(tmp_path / "run.json")["status"] == "finished"
+
+
+def test_a_step_that_scores_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^val_dataset: no datapoint was scored; .* not call self.metric.add_to_buff"):
+        ScoresNothing(config(tmp_path)).run()
+
+
+@pytest.mark.parametrize("indices", [{2, 0}, range(0, 3, 2), np.array([2, 0]), (0, 2)])
+def test_checkpoint_indices_of_any_kind(indices: Any, tmp_path: Path) -> None:
+    class Some(SupervisedTrainer):
+        def _init_checkpoint_indices(self) -> None:
+            self.checkpoint_indices = indices
+
+    Some(config(tmp_path)).run()
+    assert read(tmp_path / "run.json")["checkpoint_epochs"] == [0, 2]
+    assert [e for e in range(3) if (tmp_path / f"epoch_{e}" / "debugger").exists()] == [0, 2]
+
+
+def test_groups_of_parameters_are_clipped_together(tmp_path: Path) -> None:
+    class Grouped(SupervisedTrainer):
+        def _parameters(self) -> Any:
+            a, *rest = self.network.parameters()
+            return [{"params": [a], "lr": 0.1}, {"params": rest}]
+
+    seen: list[float] = []
+
+    class Watching(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            grads = [p.grad for group in self.param_groups for p in group["params"]]
+            seen.append(float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in grads if g is not None]))))
+            return super().step(closure)
+
+    Grouped(config(tmp_path, optimizer=node(Watching, lr=0.01), scheduler=None, clip_norm=0.05, epochs=1)).run()
+    assert seen == pytest.approx([0.05] * len(seen), rel=1e-3)
+    assert read(tmp_path / "progress.json")["epochs"][0]["learning_rates"] == [0.1, 0.01]
+
+
+def test_directions_of_a_metric_that_makes_its_own_are_checked_before_training(tmp_path: Path) -> None:
+    class Upwards(ClassificationMetric):
+        def __init__(self) -> None:
+            self.DIRECTIONS = {**type(self).DIRECTIONS, "accuracy": "up"}  # type: ignore[dict-item]
+
+    with pytest.raises(ConfigError, match=r"^metric: Upwards\.DIRECTIONS\['accuracy'\] is 'up'; expected 'higher'"):
+        SupervisedTrainer(config(tmp_path, metric=node(Upwards)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("made", [torch.fx.symbolic_trace, lambda net: torch.jit.trace(net, torch.zeros(2, 6))])
+def test_models_whose_class_torch_has_made_can_be_compiled(made: Any, tmp_path: Path) -> None:
+    model = made(nn.Sequential(nn.Linear(6, 3)))
+    SupervisedTrainer(config(tmp_path, model=model, compile=True, debugger=None))
+
+
+def test_a_shuffled_validation_keeps_the_same_datapoints_in_every_epoch(tmp_path: Path) -> None:
+    loader = node(DataLoader, batch_size=8, shuffle=True)
+    SupervisedTrainer(config(tmp_path, val_dataloader=loader, save_datapoints=5, checkpoint_method="all")).run()
+    kept = sorted(load_debug_outputs(tmp_path / "datapoints"))
+    assert len(kept) == 5 and kept != [0, 1, 2, 3, 4]
+    assert [sorted(load_debug_outputs(tmp_path / f"epoch_{e}" / "outputs")) for e in range(3)] == [kept] * 3
+
+
 # ---------------------------------------------------------------- what was there before
 class Stopped(SupervisedTrainer):
     def _save_checkpoint(self) -> None:
@@ -202,21 +290,81 @@ def test_nothing_is_left_of_a_run_that_had_no_checkpoint(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         Stopped(config(tmp_path, checkpoint_method="all")).run()
     assert {p.name for p in (tmp_path / "epoch_0").iterdir()} >= {"debugger", "outputs"}
-    (tmp_path / "epoch_9").mkdir()
-    (tmp_path / "epoch_9" / "validation_scores.json").write_text("{}")
+    (tmp_path / "epoch_0" / "training_losses.json").write_text("of a longer epoch")
     SupervisedTrainer(config(tmp_path, seed=8, checkpoint_method=3)).run()
     assert not {p.name for p in (tmp_path / "epoch_0").iterdir()} & {"debugger", "outputs"}
-    assert not [*(tmp_path / "epoch_9").iterdir()]
+    assert read(tmp_path / "epoch_0" / "training_losses.json")["loss"]
     assert sorted(load_debug_outputs(tmp_path / "epoch_2")) == list(range(VAL))
 
 
-def test_a_finished_run_without_checkpoints_is_not_run_over(tmp_path: Path) -> None:
-    SupervisedTrainer(config(tmp_path)).run()
+class StopsInEpoch1(SupervisedTrainer):
+    def _train_step(self, datapoint: dict[str, Any]) -> Tensor:
+        if self.epoch == 1:
+            raise KeyboardInterrupt
+        return super()._train_step(datapoint)
+
+
+def test_epochs_that_this_attempt_does_not_reach_are_left_of_no_other_and_those_of_nobody_stay(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path, epochs=5, checkpoint_method="all")).run()
+    for epoch in (1, 2, 3, 4):
+        (tmp_path / f"epoch_{epoch}" / "checkpoint.pt").unlink()
+    (tmp_path / "epoch_4" / "notes.txt").write_text("mine")
+    (tmp_path / "epoch_9").mkdir()
+    (tmp_path / "epoch_9" / "validation_scores.json").write_text("{}")
+    trainer = StopsInEpoch1(config(tmp_path, epochs=3, checkpoint_method="all"))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert names(tmp_path / "epoch_0") > {"debugger", "outputs", "validation_scores.json", "training_losses.json"}
+    assert names(tmp_path / "epoch_1") == set()
+    assert names(tmp_path / "epoch_4") == {"notes.txt"}
+    assert names(tmp_path / "epoch_9") == {"validation_scores.json"}
+    assert [e["epoch"] for e in read(tmp_path / "progress.json")["epochs"]] == [0]
+
+
+@pytest.mark.parametrize("how", ["finished", "interrupted"])
+def test_a_run_without_checkpoints_is_not_run_over(how: str, tmp_path: Path) -> None:
+    class Interrupted(SupervisedTrainer):
+        def _train_step(self, datapoint: dict[str, Any]) -> Tensor:
+            if self.epoch == 2 and how == "interrupted":
+                raise KeyboardInterrupt
+            return super()._train_step(datapoint)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        Interrupted(config(tmp_path, checkpoint_method="all")).run()
     for file in tmp_path.glob("epoch_*/checkpoint.pt"):
         file.unlink()
-    with pytest.raises(ConfigError, match="holds a finished run whose checkpoints are gone"):
+    done = 3 if how == "finished" else 2
+    with pytest.raises(ConfigError, match=f"holds a run of {done} epochs whose checkpoints are gone"):
         SupervisedTrainer(config(tmp_path))
-    assert sorted(load_debug_outputs(tmp_path / "epoch_2")) == list(range(VAL))
+    assert sorted(load_debug_outputs(tmp_path / "epoch_1")) == list(range(VAL))
+
+
+def test_what_no_run_has_made_is_not_replaced(tmp_path: Path) -> None:
+    pages = tmp_path / "epoch_2" / "debugger"
+    with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=pages) as debugger:
+        debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 5}})
+    with pytest.raises(ConfigError, match=r"work_dir: '.*epoch_2/debugger/.*' is there, which no run has made"):
+        SupervisedTrainer(config(tmp_path))
+    assert list(load_debug_outputs(pages)) == [5]
+    SupervisedTrainer(config(tmp_path, epochs=2)).run()  # does not come so far
+    assert list(load_debug_outputs(pages)) == [5]
+
+
+def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path / "other")).run()
+    for name, make in {
+        "epoch_1": lambda path: path.symlink_to(tmp_path / "other" / "epoch_2"),
+        "epoch_2": lambda path: path.write_text("a file"),
+        "epoch_0/debugger": lambda path: path.symlink_to(tmp_path / "other" / "epoch_2" / "debugger"),
+        "datapoints": lambda path: path.symlink_to(tmp_path / "other" / "datapoints"),
+        "epoch_0/validation_scores.json": lambda path: path.mkdir(),
+    }.items():
+        run = tmp_path / name.replace("/", "_")
+        (run / name).parent.mkdir(parents=True)
+        make(run / name)
+        with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|no folder|a folder); choose"):
+            SupervisedTrainer(config(run))
+    assert sorted(load_debug_outputs(tmp_path / "other" / "epoch_2")) == list(range(VAL))
 
 
 # ---------------------------------------------------------------- schedulers

@@ -73,7 +73,7 @@ class Nothing(IterableDataset[Any]):
             DatapointError,
             "^train_dataset, item 13: an item of the dataset is None",
         ),
-        ({"val_dataset": Nothing()}, ConfigError, "^val_dataset: it gave no batch"),
+        ({"val_dataset": Nothing()}, ConfigError, "^val_dataset: no datapoint was scored"),
         ({"train_dataset": Nothing(), "train_dataloader": None}, ConfigError, "^train_dataset: it gave no batch"),
         ({"train_dataset": node(Blobs, count=17)}, ValueError, "Expected more than 1 value per channel"),
     ],
@@ -87,7 +87,7 @@ def test_wrong_data(changed: dict[str, Any], error: type, message: str, tmp_path
 
 
 def test_an_evaluation_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^eval_dataset: it gave no batch"):
+    with pytest.raises(ConfigError, match="^eval_dataset: no datapoint was scored"):
         SupervisedEvaluator(evaluation(tmp_path, eval_dataset=Nothing())).run()
 
 

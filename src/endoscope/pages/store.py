@@ -65,21 +65,32 @@ class _Open:
         self.writer: PageWriter | None = None
         self.spool: Path | None = None
         self.spared = False  # a spool whose pages could not be moved: the user was told where they are
+        self.unmoved = WriterCounts()  # of pages that are closed, and no save has taken them yet
+
+    def end(self) -> None:
+        """Close the pages; their records are counted once, also when a signal handler comes to close them meanwhile."""
+        writer = self.writer
+        if writer is None:
+            return
+        writer.close()
+        counts = self.unmoved + writer.counts
+        if self.writer is writer:
+            self.writer, self.unmoved = None, counts
 
     def abandon(self) -> None:
         """At exit or collection: finish what streams into a folder; what was only spooled was never saved, and goes."""
         if os.getpid() != self.pid:
             return
-        if self.writer is not None:
-            self.writer.close()
+        self.end()
         if self.spool is not None and not self.spared:
-            if self.writer is not None and self.writer.counts.written:
+            if self.unmoved.written:
                 log.warning(
                     "%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir",
-                    self.writer.counts.written,
+                    self.unmoved.written,
                 )
             shutil.rmtree(self.spool, ignore_errors=True)
-        self.writer = self.spool = None
+            self.unmoved = WriterCounts()
+        self.spool = None
 
 
 class PageStore:
@@ -91,7 +102,7 @@ class PageStore:
         self._lock = threading.RLock()
         self._open = _Open()
         self._closed = False
-        self._unmoved = WriterCounts()
+        self._interjected = 0  # records of signal handlers, dropped in the middle of a save or reset
         self._finalizer = weakref.finalize(self, self._open.abandon)
         if settings.page_format == "pickle":
             from endoscope.pages.pickle_pages import joblib
@@ -117,7 +128,8 @@ class PageStore:
     @property
     def counts(self) -> WriterCounts:
         """Of the records put since the last reset or save."""
-        return self._open.writer.counts if self._open.writer is not None else WriterCounts()
+        writer = self._open.writer
+        return self._open.unmoved + (writer.counts if writer is not None else WriterCounts())
 
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped."""
@@ -129,13 +141,13 @@ class PageStore:
                     return False
                 if self._lock._is_owned():  # type: ignore[attr-defined]
                     # A signal handler in the middle of a save or reset of this very thread.
-                    self._unmoved += WriterCounts(dropped=1)
+                    self._interjected += 1
                     return False
                 with self._lock:
                     if self._closed:
                         raise PageError("this debugger is closed; nothing more can be stored")
                     if refused is not None and self._open.writer is refused:
-                        self._unmoved += self._end()  # an interrupt has left it half closed
+                        self._open.end()  # an interrupt has left it half closed
                     writer = self._open.writer or self._begin()
             try:
                 return writer.put(idx, outputs, notes)
@@ -175,7 +187,7 @@ class PageStore:
         if self.foreign:
             return False
         writer = self._open.writer
-        return writer.flush() if writer is not None else True
+        return (writer is None or writer.flush()) and self._open.unmoved.lost == 0
 
     def reset(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
         """Begin anew: into ``output_dir``, else into the constructor's folder, else into a spool.
@@ -188,10 +200,11 @@ class PageStore:
             folder = None
             if output_dir is not None:
                 folder = self._prepared(output_dir, self._settings.overwrite if overwrite is None else overwrite)
-            self._end()
+            self._interjected = 0  # those that come from now on belong to what comes next
+            self._open.end()
             if self._open.spool is not None and not self._open.spared:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
-            self._open.spool, self._open.spared, self._unmoved = None, False, WriterCounts()
+            self._open.spool, self._open.spared, self._open.unmoved = None, False, WriterCounts()
             self._folder = folder or self._home
             if folder is not None:
                 self.start()
@@ -204,20 +217,13 @@ class PageStore:
             if self._open.writer is None and self._folder is not None and not self._closed:
                 self._begin().start()
 
-    def _end(self) -> WriterCounts:
-        writer = self._open.writer
-        if writer is None:
-            return WriterCounts()
-        writer.close()
-        self._open.writer = None
-        return writer.counts
-
     def save_all(
         self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None
     ) -> tuple[Path, WriterCounts, str | None]:
         """Close the pages and have them in ``output_dir``; returns the folder, the counts, and any problem.
 
-        What cannot be moved stays in its spool, and the next call tries again.
+        What cannot be moved stays where it is, also when ``output_dir`` is refused; capture goes on beside it, and the
+        next call tries again.
         """
         target = Path(output_dir).absolute()
         if self.foreign:
@@ -225,24 +231,24 @@ class PageStore:
         with self._lock:
             if self._closed:
                 raise PageError("this debugger is closed: call save_all before close(), or give output_dir")
+            if self._open.writer is not None and self._open.writer.putting:
+                return target, WriterCounts(), "called by a signal handler in the middle of a capture: call it again"
+            self._open.end()  # before the look at what there is: until then another thread may put its first record
             here = self._open.spool or self._folder
-            moving = here is not None and here.resolve() != target.resolve()
-            old: list[Path] = []
-            began = self._open.writer is not None and not self._open.writer.empty
-            held = here is not None and (began or bool(page_files(here)))
-            if moving and held:
+            if here is not None and here.resolve() != target.resolve() and page_files(here):
                 old = self._checked(target, self._settings.overwrite if overwrite is None else overwrite)
-            else:
-                make_folder(target, "output_dir")
-            counts = self._end() + self._unmoved
-            if here is not None and moving and page_files(here):
                 try:
                     replace_pages(here, target, old, rank=self._rank)
                 except OSError as e:
-                    self._unmoved, self._open.spared = counts, True
+                    self._open.spared = True
                     stay = f"pages could not be moved ({e.strerror}); they stay in {str(here)!r}"
+                    counts = self._open.unmoved + WriterCounts(dropped=self._interjected)
                     return target, replace(counts, written=0), f"{type(e).__name__}: {stay}"
-            self._unmoved, self._open.spared = WriterCounts(), False
+            else:
+                make_folder(target, "output_dir")
+            interjected, self._interjected = self._interjected, 0
+            counts = self._open.unmoved + WriterCounts(dropped=interjected)
+            self._open.unmoved, self._open.spared = WriterCounts(), False
             if self._open.spool is not None:
                 shutil.rmtree(self._open.spool, ignore_errors=True)
             self._open.spool = None

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from endoscope.errors import PageError
 from endoscope.pages.sink import Captured, PageSink
-from endoscope.randomness import QuietThread
 from endoscope.tensors import Snapshot, weight
+from endoscope.threads import SingleThread
 
 log = logging.getLogger("endoscope")
 
@@ -82,15 +82,12 @@ class PageWriter:
         self._hurried = False
         self._idle = False  # the thread wants to be told of a record; else it looks by itself every TOGETHER_SECONDS
         self._enough = max(1, min(TOGETHER_BYTES, queue_bytes // 4))  # bytes that wait for no others
-        self._ended = threading.Event()
         self._dropped_since = 0
         self._written = self._dropped = self._lost = 0
-        self._thread: threading.Thread | None = None
+        self._thread = SingleThread(self._work, name="endoscope-writer")
         self._pid = os.getpid()
         self._closed = False
         self._problem: str | None = None
-        self.empty = True
-        """Whether no record was ever queued."""
 
     @property
     def counts(self) -> WriterCounts:
@@ -101,22 +98,16 @@ class PageWriter:
         """True in a forked child: the files and the thread belong to the parent."""
         return os.getpid() != self._pid
 
+    @property
+    def putting(self) -> bool:
+        """Whether this thread is in the middle of a `put`: who asks is a signal handler, for whom it cannot end."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+
     def start(self) -> None:
         """Start the thread now. The first `put` does it otherwise, and beside a model that computes on every core that
         takes the loop 1 to 3 ms."""
-        with self._lock:
-            if self._thread is None and not self._closed:
-                self._start()  # a problem shows with the first record
-
-    def _start(self) -> RuntimeError | None:
-        """The lock is held. Returns why there is no thread: the system may give no more."""
-        thread = QuietThread(target=self._work, name="endoscope-writer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as e:
-            return e
-        self._thread = thread
-        return None
+        if not self._closed:
+            self._thread.start()  # a problem shows with the first record
 
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
         """Queue one record; False when it was dropped. Waits while the queue is full, unless ``on_full="drop"``."""
@@ -136,7 +127,7 @@ class PageWriter:
                 self._room.wait()
                 if self._closed:  # while this record waited
                     raise WriterClosed("this page writer is closed")
-            if self._thread is None and (problem := self._start()) is not None:
+            if not self._thread.started and (problem := self._thread.start()) is not None:
                 self._lost += 1
                 self._tell(problem)
                 return False
@@ -145,7 +136,6 @@ class PageWriter:
                 raise WriterClosed("this page writer is closed")
             dropped, self._dropped_since = self._dropped_since, 0
             self._queue.append(Captured(idx, outputs, notes, size, dropped))
-            self.empty = False
             self._pending += size
             self._queued += size
             if self._queued >= self._enough:
@@ -170,16 +160,14 @@ class PageWriter:
         """Write what is queued, close the page, sync it, end the thread. May be called twice."""
         if self.foreign:
             return
-        reentered = self._lock._is_owned()  # type: ignore[attr-defined]
+        reentered = self.putting
         with self._lock:
-            if not self._closed and self._thread is not None:
+            if not self._closed and self._thread.started:
                 self._queue_the_end()
             self._closed = True
         # The collector runs anywhere, also on the writer thread, and a signal in the middle of `put`: the rest follows.
-        if self._thread is None or reentered or threading.current_thread() is self._thread:
-            return
-        self._ended.wait()  # not join, which takes a thread for ended when it was interrupted
-        self._thread.join()
+        if not reentered and not self._thread.current:
+            self._thread.join()
 
     def _queue_the_end(self) -> None:
         """Nothing comes after it. The lock is held."""
@@ -188,10 +176,10 @@ class PageWriter:
 
     def _reach(self, action: Callable[[], None]) -> bool:
         """Have ``action`` done after everything that was put so far; False where it cannot be waited for."""
-        if self.foreign or self._lock._is_owned():  # type: ignore[attr-defined]
+        if self.foreign or self.putting:
             return False
         with self._lock:
-            if self._thread is None:
+            if not self._thread.started:
                 return True
             mark = None if self._closed else _Flush(action)
             if mark is not None:
@@ -200,17 +188,14 @@ class PageWriter:
         if mark is not None:
             mark.reached.wait()
         else:
-            self._ended.wait()  # another thread is closing: when that is done, everything is written
+            self._thread.join()  # another thread is closing: when that is done, everything is written
         return True
 
     def _work(self) -> None:
-        try:
-            while self._write(self._taken_out()):
-                pass
-            self._lost += self._sink.unsaved + sum(isinstance(late, Captured) for late in self._queue)
-            self._written -= self._sink.unsaved
-        finally:
-            self._ended.set()
+        while self._write(self._taken_out()):
+            pass
+        self._lost += self._sink.unsaved + sum(isinstance(late, Captured) for late in self._queue)
+        self._written -= self._sink.unsaved
 
     def _taken_out(self) -> deque[Captured | _Flush | None]:
         """Wait for records, and take out as many as are written together."""
@@ -221,6 +206,8 @@ class PageWriter:
                 self._arrived.wait_for(lambda: self._queue and self._hurried, TOGETHER_SECONDS)
                 if self._queue:
                     break
+                if self._closed:  # while this thread was being started, and knew nothing of it
+                    return deque([None])
                 self._idle = True
                 self._arrived.wait_for(lambda: self._queue, IDLE_SECONDS)
                 self._idle = False

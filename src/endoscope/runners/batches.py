@@ -142,13 +142,24 @@ def _own_index(numbered: NumberedItem) -> int:
 
 
 def _check_size(inputs: Any, labels: Any, given: int) -> None:
-    """A batch that lost items would give the others the wrong indices."""
-    tensors = [tensor for tensor in map(first_tensor, (inputs, labels)) if tensor is not None and tensor.ndim]
-    if tensors and all(len(tensor) != given for tensor in tensors):
+    """A batch that lost items would give the others the wrong indices. A list or tuple as long as there are items has
+    one entry an item, as for detection, whatever is in it; anything else goes by the rows of its first tensor."""
+    if any(_is_plain_sequence(value) and len(value) == given for value in (inputs, labels)):
+        return
+    pairs = [(value, first_tensor(value)) for value in (inputs, labels)]
+    found = [(value, len(tensor)) for value, tensor in pairs if tensor is not None and tensor.ndim]
+    if found and all(rows != given for _, rows in found):
+        value, rows = found[0]
+        held = f"a {type(value).__name__} of {len(value)} with " if _is_plain_sequence(value) else ""
         raise DatapointError(
-            f"collate_fn was given {given} items and returned tensors of length {len(tensors[0])}: which is which?\n"
+            f"collate_fn was given {given} items and returned {held}tensors of length {rows}: which is which?\n"
             "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
         )
+
+
+def _is_plain_sequence(value: Any) -> bool:
+    """A list or tuple, but none whose entries have names: those are never one an item."""
+    return isinstance(value, (list, tuple)) and not is_namedtuple(value)
 
 
 def to_device(datapoint: Datapoint, device: torch.device | str) -> Datapoint:

@@ -118,6 +118,6 @@ def latest_checkpoint(work_dir: Path, *, before: int | None = None) -> tuple[int
     whole = [
         (epoch, folder / CHECKPOINT)
         for epoch, folder in epoch_folders(work_dir).items()
-        if (before is None or epoch < before) and (folder / CHECKPOINT).is_file()
+        if (before is None or epoch < before) and not folder.is_symlink() and (folder / CHECKPOINT).is_file()
     ]
     return whole[-1] if whole else None

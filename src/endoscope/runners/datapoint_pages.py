@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import torch
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.tensors import is_namedtuple, snapshot
-from endoscope.values import per_datapoint
+from endoscope.values import PerDatapoint, per_datapoint
 
 Sample = int | Literal["all"] | None
 """How many datapoints are kept: the first n, all, or none."""
@@ -23,8 +23,10 @@ _MB = 1024 * 1024
 class DatapointPages:
     """Keeps some members of the first datapoints that pass, under their names."""
 
-    def __init__(self, folder: Path, members: Sequence[str], sample: Sample) -> None:
+    def __init__(self, folder: Path, members: Sequence[str], sample: Sample, *, listed: bool = False) -> None:
+        """listed: whether a user's own ``collate_fn`` made the batches, which may be lists with an entry an item."""
         self._members = members
+        self._listed = listed
         self._left = float("inf") if sample == "all" else float(sample or 0)
         self._store = PageStore(folder, StoreSettings(100 * _MB, 64 * _MB, overwrite=True)) if self._left else None
         if self._store is not None:
@@ -39,7 +41,8 @@ class DatapointPages:
         wanted = int(min(batch, self._left))
         self._left -= wanted
         given = [name for name in self._members if datapoint.get(name) is not None]
-        kept = {name: snapshot(_rows(datapoint[name], batch, wanted)) for name in given}
+        values = {name: _marked(datapoint[name], batch) if name == "meta_info" else datapoint[name] for name in given}
+        kept = {name: snapshot(_rows(value, batch, wanted, self._listed)) for name, value in values.items()}
         self._store.put(idx[:wanted] if isinstance(idx, list) else idx, kept, {})
 
     def close(self) -> None:
@@ -47,22 +50,56 @@ class DatapointPages:
             self._store.close()
 
 
-def _rows(value: Any, batch: int, wanted: int) -> Any:
-    """The first rows of a batch, nested; a list with one item a datapoint is marked as such."""
+def _marked(meta_info: Mapping[str, Any], batch: int) -> dict[str, Any]:
+    """A field of meta_info has one entry a datapoint: a list of two tensors of two rows is no structure there."""
+    return {k: PerDatapoint(v) if type(v) is list and len(v) == batch else v for k, v in meta_info.items()}
+
+
+def _rows(value: Any, batch: int, wanted: int, listed: bool) -> Any:
+    """The first rows of a batch, nested; a list with one item a datapoint is marked as such.
+
+    A list as long as the batch has one item a datapoint (texts, boxes), unless all tensors in it, however nested, have
+    a row a datapoint: such a list is a structure, of a model with two heads or of inputs with two views, and is walked,
+    or a last batch of two would be stored unlike the others. Three images of three channels look the same: so where
+    lists come from a user's ``collate_fn`` (``listed``), and of one marked with `per_datapoint`, the length decides.
+    """
     if isinstance(value, torch.Tensor):
         return value[:wanted] if value.ndim and len(value) == batch else value
     if isinstance(value, Mapping):
-        return {k: _rows(v, batch, wanted) for k, v in value.items()}
+        return {k: _rows(v, batch, wanted, listed) for k, v in value.items()}
     if is_namedtuple(value):
-        return type(value)(*(_rows(v, batch, wanted) for v in value))
+        return type(value)(*(_rows(v, batch, wanted, listed) for v in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _rows(getattr(value, f.name), batch, wanted) for f in dataclasses.fields(value)}
+        fields = {f.name: _rows(getattr(value, f.name), batch, wanted, listed) for f in dataclasses.fields(value)}
         part = copy.copy(value)
         for name, rows in fields.items():
             object.__setattr__(part, name, rows)
         return part
-    if isinstance(value, list) and len(value) == batch:
-        return per_datapoint(value[:wanted])
     if isinstance(value, (list, tuple)):
-        return type(value)(_rows(v, batch, wanted) for v in value)
+        if len(value) == batch and (
+            listed or isinstance(value, PerDatapoint) or (isinstance(value, list) and not _is_structure(value, batch))
+        ):
+            return per_datapoint([*value[:wanted]])
+        return type(value)(_rows(v, batch, wanted, listed) for v in value)
     return value
+
+
+def _is_structure(value: list[Any], batch: int) -> bool:
+    """Whether a list holds tensors with a row a datapoint, and nothing else; parts that are None count for nothing."""
+    leaves = [leaf for leaf in _leaves(value) if leaf is not None]
+    return bool(leaves) and all(isinstance(t, torch.Tensor) and t.ndim > 0 and len(t) == batch for t in leaves)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is in the containers that `_rows` walks."""
+    if isinstance(value, Mapping):
+        inside: Any = value.values()
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inside = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        yield value
+        return
+    for item in inside:
+        yield from _leaves(item)

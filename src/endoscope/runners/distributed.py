@@ -62,8 +62,10 @@ class Ranks:
             # Imported later it would keep the default group for ever: its functions have it as a default argument.
             importlib.import_module("torch.distributed.nn.functional")
             store, rank, world_size = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
-            # A second group in this process must not find the addresses that the first one left in the store.
-            store = dist.PrefixStore(f"endoscope_{next(_groups)}", store)  # type: ignore[attr-defined]
+            # A second group in this process, or one after a restart by torchrun, must not find the addresses that the
+            # first one left in the store.
+            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = dist.PrefixStore(f"endoscope_{restart}_{next(_groups)}", store)  # type: ignore[attr-defined]
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
         if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -112,11 +114,12 @@ class Ranks:
         if self.several:
             dist.barrier(group=self.group)
 
-    def share_buffers(self, model: torch.nn.Module) -> None:
+    def share_buffers(self, *modules: torch.nn.Module) -> None:
         """Rank 0's buffers everywhere: after a training step each rank has its own running statistics."""
         if self.several:
-            for buffer in model.buffers():
-                dist.broadcast(buffer, 0)
+            for module in modules:
+                for buffer in module.buffers():
+                    dist.broadcast(buffer, 0)
 
     def leave(self, *, broken: bool) -> Ranks:
         """End what `join` began, and its threads; a broken group is left alone, because it may never answer.

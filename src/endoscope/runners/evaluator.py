@@ -10,7 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from endoscope.errors import ConfigError
+from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
+from endoscope.runners.leftovers import in_the_way, remove_results
 from endoscope.runners.runner import BaseRunner, naming
 from endoscope.runs import layout
 from endoscope.runs.scores import Scores, write_scores
@@ -43,6 +45,14 @@ class BaseEvaluator(BaseRunner):
             raise ConfigError(
                 f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder, or set overwrite=True"
             )
+        if any((self.work_dir / name).exists() for name in layout.OF_TRAINING):
+            raise ConfigError(f"work_dir: {str(self.work_dir)!r} is an epoch of a training run; choose another folder")
+        ours = run.job is not None or self.settings.overwrite
+        self._refuse_if(in_the_way([self.work_dir], "evaluation", self.work_dir / layout.DATAPOINTS, ours=ours))
+
+    def _remove_old(self) -> None:
+        remove_results(self.work_dir, "evaluation")
+        remove_pages(self.work_dir / layout.DATAPOINTS)
 
     def _init_data(self) -> None:
         self.eval_loader: DataLoader[Any] = self._loader("eval", shuffle=False)
@@ -55,6 +65,7 @@ class BaseEvaluator(BaseRunner):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
+                checkpoints.load_other_buffers(self.network, state.get("other_buffers", {}).get("model", {}))
         self._compile()
 
     def run(self) -> Scores | None:
@@ -70,8 +81,8 @@ class BaseEvaluator(BaseRunner):
         self.network.eval()
         self.metric.reset_buffer()
         self._seed("evaluation", 0, self.eval_loader)
-        self._keep(self.work_dir / layout.DATAPOINTS, "inputs", "labels", "meta_info")
-        self._keep(self.work_dir / layout.OUTPUTS, "outputs")
+        self._keep(self.work_dir / layout.DATAPOINTS, self.eval_loader, "inputs", "labels", "meta_info")
+        self._keep(self.work_dir / layout.OUTPUTS, self.eval_loader, "outputs")
         self._enable_debugger(self.work_dir)
         self._eval_loop(self.eval_loader, "evaluation")
         return self._after_eval_loop_()

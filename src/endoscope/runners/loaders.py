@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 
 from endoscope.config import build_from_config
 from endoscope.errors import ConfigError
@@ -31,9 +31,10 @@ def make_loader(
     >>> next(iter(loader))["inputs"].shape
     torch.Size([32, 3])
 
-    What the node says goes before the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, a generator seeded with
-    ``seed``. The generator decides the order, and the seeds of torch, numpy and ``random`` in every worker; setting its
-    state before an epoch repeats that epoch. A ``collate_fn`` of the node is given the dataset's own items.
+    What the node says goes before the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, and two generators
+    seeded with ``seed``: the loader's gives every worker its seeds of torch, numpy and ``random``, the sampler's decides
+    the order; `seed_loader` before an epoch repeats that epoch. A ``collate_fn`` of the node is given the dataset's own
+    items.
     sampler: the runner's, where it shares the data among ranks; it takes the place of ``shuffle``.
     """
     node = {"class": DataLoader} if node is None else node
@@ -62,10 +63,39 @@ def make_loader(
         collate_fn=collate if user_collate is None else UserCollate(user_collate),
         **generator,
     )
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(f"{key_path or 'the dataloader'}: found a {type(loader).__name__}; expected a DataLoader")
+    if isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is loader.generator:
+        # Each its own: from the loader's the seeds of persistent workers are drawn, in their first epoch only.
+        loader.sampler.generator = torch.Generator().manual_seed(loader.generator.initial_seed())
     no_share = sampler is not None and not list(sampler)  # fewer items than ranks
-    if isinstance(data, Datapoints) and len(loader) == 0 and not no_share:
+    if isinstance(data, Datapoints) and length(loader) == 0 and not no_share:
         raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
     return loader
+
+
+def length(loader: DataLoader[Any]) -> int | None:
+    """How many batches there will be; None for an iterable dataset, or a sampler, that does not say."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def seed_loader(loader: DataLoader[Any], *, order: int, draws: int, epoch: int) -> None:
+    """Have the next epoch's order, and what its workers draw, follow from these seeds.
+
+    Also that of a sampler of the user's, as far as it has its ``generator`` under that name, or a ``set_epoch``.
+    """
+    if loader.generator is not None:
+        loader.generator.manual_seed(draws)
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    for sampler in {id(one): one for one in samplers if one is not None}.values():
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(order)
+        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(epoch)
 
 
 def shuffles(node: dict[str, Any] | None, *, default: bool) -> bool:

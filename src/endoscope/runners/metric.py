@@ -55,12 +55,7 @@ class BaseMetric(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("DIRECTIONS", "AGGREGATED"):
-            for score, direction in getattr(cls, name).items():
-                if direction not in get_args(Direction):
-                    raise ConfigError(
-                        f"{cls.__name__}.{name}[{score!r}] is {direction!r}; expected 'higher' or 'lower'"
-                    )
+        check_directions(cls)
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         # Here and not in __init__, which subclasses may forget to call.
@@ -172,6 +167,15 @@ class BaseMetric(ABC):
             f"{type(self).__name__}: {name!r} {found}; expected a tensor of shape {expected}, "
             f"one for each of the {count} datapoints"
         )
+
+
+def check_directions(metric: BaseMetric | type[BaseMetric]) -> None:
+    """Refuse a direction that is none. Of a class, when it is made; of a metric, which may have its own, when it is."""
+    who = metric if isinstance(metric, type) else type(metric)
+    for name in ("DIRECTIONS", "AGGREGATED"):
+        for score, direction in getattr(metric, name).items():
+            if direction not in get_args(Direction):
+                raise ConfigError(f"{who.__name__}.{name}[{score!r}] is {direction!r}; expected 'higher' or 'lower'")
 
 
 def _indices(idx: Any) -> Tensor:

@@ -15,14 +15,13 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 from endoscope import __version__
 from endoscope.errors import ConfigError
-from endoscope.pages.folders import remove_pages
 from endoscope.runners.lock import FolderLock
 from endoscope.runs import layout, process
 from endoscope.runs.about import FORMAT, VERSION, About, Job, Status, read_about
@@ -94,8 +93,8 @@ class RunFolder:
         except Missing:
             return About()
         except (ValueError, RecursionError, OSError) as e:
-            file_name = str(self.path / layout.RUN)
-            raise ConfigError(f"work_dir: {file_name!r} cannot be used: {e}\nor choose another folder") from None
+            name = str(self.path / layout.RUN)
+            raise ConfigError(f"work_dir: {name!r} cannot be used: {e}\nmend it, or choose another folder") from None
 
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
@@ -126,6 +125,8 @@ class RunFolder:
         }
         self._write_about()
         write_json(self.path / layout.CONFIG, config)
+        if (self.path / layout.PROGRESS).exists():  # of an earlier attempt, with epochs that are computed again
+            self._write_progress()
 
     def add(self, **about: Any) -> None:
         """Say more of what the run is."""
@@ -148,9 +149,15 @@ class RunFolder:
     # ---- progress.json
     def resume(self, epochs: int) -> None:
         """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
+        self._progress["epochs"] = [e for e in self._noted() if _number(e.get("epoch")) < epochs]
+
+    def done_before(self) -> int:
+        """How many epochs earlier attempts have done, whether their checkpoints are there or not."""
+        return len(self._noted())
+
+    def _noted(self) -> list[dict[str, Any]]:
         noted = read_object(self.path / layout.PROGRESS).get("epochs")
-        noted = noted if isinstance(noted, list) else []
-        self._progress["epochs"] = [e for e in noted if isinstance(e, dict) and _number(e.get("epoch")) < epochs]
+        return [e for e in noted if isinstance(e, dict)] if isinstance(noted, list) else []
 
     def epoch_done(self, **facts: Any) -> None:
         self._progress["epochs"].append(facts)
@@ -169,15 +176,6 @@ class RunFolder:
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
         write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
-
-
-def remove_results(folder: Path) -> None:
-    """What a pass over a dataset leaves in ``folder``: captures, outputs, scores, losses."""
-    for name in (layout.DEBUGGER, layout.OUTPUTS):
-        remove_pages(folder / name)
-    for split in get_args(layout.Split):
-        (folder / layout.scores_file(split)).unlink(missing_ok=True)
-    (folder / layout.TRAINING_LOSSES).unlink(missing_ok=True)
 
 
 def _number(epoch: Any) -> float:

@@ -8,6 +8,7 @@ import os
 import random
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,17 +21,17 @@ from endoscope.calling import call_model
 from endoscope.config import build_from_config, is_node
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.pages.folders import make_folder, remove_pages
-from endoscope.runners.batches import to_device
+from endoscope.pages.folders import make_folder
+from endoscope.runners.batches import UserCollate, to_device
 from endoscope.runners.config_json import as_json
 from endoscope.runners.datapoint_pages import DatapointPages, Sample
 from endoscope.runners.datapoints import Datapoints, adapt, class_names
 from endoscope.runners.distributed import RankError, Ranks, Share, lost_connection
 from endoscope.runners.interrupt import Interrupt, Interrupted
-from endoscope.runners.loaders import make_loader, shuffles
-from endoscope.runners.metric import BaseMetric
+from endoscope.runners.loaders import length, make_loader, seed_loader, shuffles
+from endoscope.runners.metric import BaseMetric, check_directions
 from endoscope.runners.progress import progress
-from endoscope.runners.run_folder import RunFolder, remove_results
+from endoscope.runners.run_folder import RunFolder
 from endoscope.runners.settings import Settings
 from endoscope.runs import layout
 from endoscope.runs.about import Status
@@ -41,7 +42,7 @@ log = logging.getLogger("endoscope")
 _DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class BaseRunner:
+class BaseRunner(ABC):
     """Builds what a config describes, and runs it from its beginning to an end that leaves a readable folder.
 
     ``model`` is what training calls (under torchrun the DDP wrapper); ``network`` is the user's own module in it.
@@ -70,6 +71,8 @@ class BaseRunner:
         self.metric: BaseMetric = self._build("metric")
         if not isinstance(self.metric, BaseMetric):
             raise ConfigError(f"metric: found a {type(self.metric).__name__}; expected an endoscope.runners BaseMetric")
+        with naming("metric"):
+            check_directions(self.metric)
         self.debugger: SequentialDebugger | None = None
         self.class_names = self.settings.class_names
 
@@ -88,7 +91,8 @@ class BaseRunner:
     def _compile(self) -> None:
         if self.settings.compile:
             self.network.compile()
-            if self.ranks.first and getattr(type(self.network).forward, "__module__", "").startswith("torch.nn."):
+            forward = getattr(type(self.network), "forward", None)
+            if self.ranks.first and str(getattr(forward, "__module__", "")).startswith("torch.nn."):
                 warnings.warn(
                     f"compile: the model is a plain {type(self.network).__name__}, of which torch compiles only the "
                     "layers whose forward is not torch's own; write a Module with a forward round it",
@@ -163,7 +167,10 @@ class BaseRunner:
         split = "val" if self.job == "train" else "eval"
         came, scores = sum(len(partial["idx"]) for partial in partials), self.metric.merged(partials)
         if not came:
-            raise ConfigError(f"{split}_dataset: it gave no batch; is it empty?")
+            raise ConfigError(
+                f"{split}_dataset: no datapoint was scored; is it empty, or does an _eval_step of your own not call "
+                "self.metric.add_to_buffer?"
+            )
         if twice := came - len(scores.per_datapoint):
             warnings.warn(
                 f"{split}_dataset: {twice} of {came} datapoints have a meta_info.idx that another one has, and are "
@@ -193,10 +200,11 @@ class BaseRunner:
             self.debugger.enabled = False
             self.debugger.save_all(folder / layout.DEBUGGER, overwrite=True)
 
-    def _keep(self, folder: Path, *members: str) -> None:
-        """From now on keep these members of the datapoints that pass, until `_close_pages`."""
+    def _keep(self, folder: Path, loader: DataLoader[Any], *members: str) -> None:
+        """From now on keep these members of the datapoints that a loader gives, until `_close_pages`."""
         if sample := self._sample():
-            self._pages.append(DatapointPages(folder, members, sample))
+            listed = "outputs" not in members and isinstance(loader.collate_fn, UserCollate)
+            self._pages.append(DatapointPages(folder, members, sample, listed=listed))
 
     def _sample(self) -> Sample:
         """This rank's share of ``save_datapoints``."""
@@ -258,10 +266,9 @@ class BaseRunner:
         finally:
             self.folder.release()
 
+    @abstractmethod
     def _remove_old(self) -> None:
         """Remove what an earlier attempt left of that which this one computes: it may not write all of it again."""
-        remove_results(self.work_dir)
-        remove_pages(self.work_dir / layout.DATAPOINTS)
 
     def _leave(self, *, broken: bool) -> None:
         """The ranks part; the wrapper of the model, which would have no group any more, ends before its group."""
@@ -273,6 +280,9 @@ class BaseRunner:
         """End every rank when rank 0 has a reason."""
         if reason := self.ranks.agreed(reason):
             raise ConfigError(reason)
+
+    def _refuse_if(self, in_the_way: str) -> None:
+        self._refuse(f"work_dir: {in_the_way}; choose another folder" if in_the_way and self.ranks.first else "")
 
     def _failed(self, error: BaseException) -> None:
         """Note how the run ended, and raise the reason where ``error`` is only a consequence."""
@@ -312,17 +322,19 @@ class BaseRunner:
     # ---- random numbers
     def _seed(self, stage: str, epoch: int, loader: DataLoader[Any] | None) -> None:
         """Every epoch begins from the seed, so that a resumed run draws what an uninterrupted one would have drawn."""
-        entropy = (self.settings.seed, epoch, *stage.encode())
-        shared = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        if loader is not None and loader.generator is not None:
-            loader.generator.manual_seed(shared)
-        own = shared if stage == "build" else shared + self.ranks.rank
+        shared = self._number(stage, epoch)
+        own = shared if stage == "build" else shared + self.ranks.rank  # every rank builds the same, and draws its own
+        if loader is not None:
+            # Validation has one order, so that of every epoch the same first datapoints are kept.
+            order = shared if stage == "train" else self._number(stage, 0)
+            seed_loader(loader, order=order, draws=own, epoch=epoch)
         random.seed(own)
         np.random.seed(own % 2**32)
-        if self.device.type == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.default_generator.manual_seed(own)  # torch.manual_seed notes the stack for a device that never comes
-        else:
-            torch.manual_seed(own)
+        torch.manual_seed(own)
+
+    def _number(self, stage: str, epoch: int) -> int:
+        """The seed of a stage of an epoch."""
+        return int(np.random.SeedSequence((self.settings.seed, epoch, *stage.encode())).generate_state(1)[0])
 
 
 @contextlib.contextmanager
@@ -356,14 +368,6 @@ def naming(key: str, arguments: Iterable[str] = ()) -> Iterator[None]:
         frames = traceback.extract_tb(e.__traceback__)
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
         raise ConfigError(f"{key}: it could not be built: {type(e).__name__}: {e}{where}") from e
-
-
-def length(loader: DataLoader[Any]) -> int | None:
-    """How many batches there will be; None for an iterable dataset that does not say."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 def _device(wanted: torch.device | str) -> torch.device:

@@ -15,7 +15,7 @@ from endoscope.runs import layout
 from endoscope.runs.files import Missing, load_json, opened
 
 MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
-              "torch_threads")  # fmt: skip
+              "torch_threads", "unused_parameters")  # fmt: skip
 """Keys that may differ when a run is resumed; any other that training uses makes it another run."""
 DEFAULT_RUNNER = "endoscope.runners.supervised.SupervisedTrainer"
 _MAX_TEXT = 80

@@ -165,6 +165,13 @@ class Settings:
     accumulate: int = key(
         kinds.whole(at_least=1), "how many batches make one step of the optimizer", default=1, jobs=_TRAIN
     )
+    unused_parameters: bool = key(
+        kinds.flag(),
+        "whether a step may leave parameters of the model without a gradient; only ranks need to know "
+        "(`find_unused_parameters` of `DistributedDataParallel`, which then looks for them in every step)",
+        default=False,
+        jobs=_TRAIN,
+    )
     clip_norm: float | None = key(
         kinds.optional(kinds.positive()), "gradients are scaled down to this norm, all together", jobs=_TRAIN
     )

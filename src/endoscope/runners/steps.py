@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from endoscope.errors import ConfigError
 from endoscope.runners.distributed import Ranks
 
 COUNT_MOST = 1000
@@ -31,8 +32,14 @@ class Steps:
         """
         group = self._group
         if total is not None:
-            for k, batch in enumerate(batches):
-                yield batch, min(group, total - k + k % group), (k + 1) % group == 0 or k + 1 == total
+            came = 0
+            for batch in batches:
+                if came == total and group > 1:
+                    raise _wrong_length(total, "more")
+                yield batch, min(group, total - came + came % group), (came + 1) % group == 0 or came + 1 == total
+                came += 1
+            if 0 < came < total and group > 1:
+                raise _wrong_length(total, str(came))
             return
         step = list(islice(batches, group))  # how many are left is known only when they are there
         while ranks.all(bool(step)):  # a rank alone in a step would wait for the others' gradients for ever
@@ -58,6 +65,14 @@ class Steps:
                 "batches of the others were left out, as will happen in each epoch; give every rank equally many",
                 stacklevel=2,
             )
+
+
+def _wrong_length(total: int, gave: str) -> ConfigError:
+    """Some batch would be in no step, or count for too much in one."""
+    return ConfigError(
+        f"train_dataloader: its len() says {total} batches, and it gave {gave}; with 'accumulate' the steps are made "
+        "by that number: mend the __len__ of its sampler"
+    )
 
 
 def _counted(batches: Iterator[Any], count: int) -> tuple[int, bool]:

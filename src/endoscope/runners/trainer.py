@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from endoscope.errors import ConfigError
 from endoscope.pages.folders import remove_pages
@@ -20,9 +20,10 @@ from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
 from endoscope.runners.distributed import lost_connection
+from endoscope.runners.leftovers import in_the_way, remove_results
+from endoscope.runners.loaders import length
 from endoscope.runners.optimizing import check_optimizer, check_scheduler, scheduler_score
-from endoscope.runners.run_folder import remove_results
-from endoscope.runners.runner import BaseRunner, length
+from endoscope.runners.runner import BaseRunner
 from endoscope.runners.same_run import check_same_run, warn_of_changes
 from endoscope.runners.steps import Steps
 from endoscope.runs import layout
@@ -31,7 +32,7 @@ from endoscope.runs.scores import Scores, write_scores
 from endoscope.schedule import checkpoint_epochs
 
 
-class BaseTrainer(BaseRunner):
+class BaseTrainer(BaseRunner, ABC):
     """Train a model as a config describes; ``_train_step`` says what one batch costs.
 
     >>> class Trainer(BaseTrainer):
@@ -42,9 +43,11 @@ class BaseTrainer(BaseRunner):
 
     After every epoch ``work_dir/epoch_N`` holds the scores of validation and a checkpoint; checkpoints of epochs that
     ``checkpoint_method`` does not name go when the next one is whole. A work folder with a checkpoint is resumed.
+    docs/runners.md says what a trainer of one's own may change, and what it has to keep to.
     """
 
     job: ClassVar[Literal["train", "eval"]] = "train"
+    checkpoint_indices: list[int]
 
     def __init__(self, config: Mapping[str, Any], device: torch.device | str | None = None) -> None:
         super().__init__(config, device)
@@ -52,10 +55,13 @@ class BaseTrainer(BaseRunner):
         self.step = 0
         self._steps = Steps(self.settings.accumulate)
         self._datapoints_epoch = 0
+        self._model_called = False
+        self._extra: dict[str, Any] = {}
         self._init_data()
         self._init_criterion()
         self._init_optimizer()
         self._init_checkpoint_indices()
+        self.checkpoint_indices = sorted(map(int, self.checkpoint_indices))
         self._init_debugger()
         self._init_state()
 
@@ -99,23 +105,30 @@ class BaseTrainer(BaseRunner):
         earlier = self.folder.earlier()
         if earlier.job == "eval":
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder")
-        if found is None and earlier.status == "finished":
+        done = self.folder.done_before() if found is None else 0
+        if done > 1 or (found is None and earlier.status == "finished"):  # the first may be noted and not yet whole
             where = f"work_dir: {str(self.work_dir)!r}"
-            raise ConfigError(f"{where} holds a finished run whose checkpoints are gone; choose another folder")
+            raise ConfigError(f"{where} holds a run of {done} epochs whose checkpoints are gone; choose another folder")
         if found is not None:
             before = check_same_run(self.work_dir, self.config, self.settings_class)
             self._load(*found)
             if self.ranks.first and self.epoch < self.settings.epochs:
                 self._warn_of_changes(before)
+        datapoints = self.work_dir / layout.DATAPOINTS
+        ours = found is not None or earlier.job is not None
+        self._replaced = self._to_compute(max(self.settings.epochs, earlier.epochs or 0))
+        self._refuse_if(in_the_way(self._replaced, "validation", datapoints, ours=ours))
         self._compile()
         if self.ranks.several:
             on = [self.device.index] if self.device.type == "cuda" else None
+            unused = self.settings.unused_parameters
             try:
-                self.model = DistributedDataParallel(self.network, device_ids=on)
+                self.model = DistributedDataParallel(self.network, device_ids=on, find_unused_parameters=unused)
             except (RuntimeError, ValueError) as e:
                 if lost_connection(e):
                     raise
                 raise ConfigError(f"model: torch cannot share it among ranks: {e}") from e
+            self.model.register_forward_pre_hook(self._note_call)
 
     def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
         earlier = self.folder.earlier()
@@ -147,6 +160,7 @@ class BaseTrainer(BaseRunner):
         self.scaler.load_state_dict(state["scaler"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        self._extra = state.get("extra", {})
         self.epoch, self.step = epoch + 1, state["step"]
         self.folder.resume(self.epoch)
         earlier = self.folder.earlier()
@@ -157,10 +171,14 @@ class BaseTrainer(BaseRunner):
         self._datapoints_epoch = kept_in if there else self.epoch
 
     # ---- running
+    def _to_compute(self, until: int) -> list[Path]:
+        """The folders that are there of epochs which this attempt computes, or an earlier one did and has no
+        checkpoint of."""
+        return [f for epoch, f in layout.epoch_folders(self.work_dir).items() if self.epoch <= epoch < until]
+
     def _remove_old(self) -> None:
-        for epoch, folder in layout.epoch_folders(self.work_dir).items():
-            if epoch >= self.epoch:
-                remove_results(folder)
+        for folder in self._replaced:
+            remove_results(folder, "validation")
         if self._datapoints_epoch >= self.epoch:
             remove_pages(self.work_dir / layout.DATAPOINTS)
 
@@ -170,6 +188,9 @@ class BaseTrainer(BaseRunner):
             self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
             self._leave(broken=False)
             return
+        checkpoints.check_storable("_extra_state", self._extra_state())
+        if self._extra:
+            self._load_extra_state(self._extra)
         with self._running():
             if self.epoch:
                 self.progress.say(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
@@ -180,13 +201,18 @@ class BaseTrainer(BaseRunner):
 
     def _epoch_(self) -> None:
         began = time.monotonic()
+        self.epoch_dir.mkdir(exist_ok=True)
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         losses = self._train_epoch_()
         trained = time.monotonic()
         scores = self._val_epoch_()
         self._after_epoch(losses, scores)
-        if scores is None:  # another rank writes
+        if not self.ranks.first:  # it writes
             return
+        if scores is None:
+            raise ConfigError(
+                f"runner: {type(self).__name__}._after_val_loop_ returned no scores; return what super()'s returns"
+            )
         self.folder.epoch_done(
             epoch=self.epoch,
             step=self.step,
@@ -211,8 +237,6 @@ class BaseTrainer(BaseRunner):
         self.criterion.reset_buffer()
         self.optimizer.zero_grad(set_to_none=True)
         self._seed("train", self.epoch, self.train_loader)
-        if isinstance(self.train_loader.sampler, DistributedSampler):
-            self.train_loader.sampler.set_epoch(self.epoch)
 
     def _train_epoch_(self) -> LossSummary:
         self._before_train_loop()
@@ -237,6 +261,7 @@ class BaseTrainer(BaseRunner):
             with self._autocast():
                 loss = self._train_step(datapoint)
             self._check_loss(loss)
+            self._check_shared()
             self.criterion.add_to_buffer(loss)
             self.scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
         if step_now:
@@ -258,6 +283,19 @@ class BaseTrainer(BaseRunner):
             "a gradient: return self.criterion(datapoint['outputs'], datapoint['labels'])"
         )
 
+    def _note_call(self, *_: Any) -> None:
+        self._model_called = True
+
+    def _check_shared(self) -> None:
+        """Gradients are shared among ranks by the wrapper, and only for what it was called with."""
+        called, self._model_called = self._model_called, False
+        if self.ranks.several and not called:
+            raise ConfigError(
+                f"runner: {type(self).__name__}._train_step did not call self.model, by which the ranks share their "
+                "gradients: each would train a model of its own\n"
+                "call self._forward(datapoint), or self.model(...), and not self.network or a part of it"
+            )
+
     def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
         """Gradients that are only added up need not be sent to the other ranks."""
         return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else contextlib.nullcontext()
@@ -265,7 +303,8 @@ class BaseTrainer(BaseRunner):
     def _optimize(self) -> None:
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self._parameters(), self.settings.clip_norm)
+            trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -287,15 +326,14 @@ class BaseTrainer(BaseRunner):
 
     def _before_val_loop(self) -> None:
         """Evaluation mode; at checkpoint epochs the debugger is enabled and outputs are kept."""
-        self.ranks.share_buffers(self.network)
+        self.ranks.share_buffers(self.network, self.criterion)
         self.network.eval()
         self.metric.reset_buffer()
         self._seed("validation", self.epoch, self.val_loader)
-        self.epoch_dir.mkdir(exist_ok=True)
         if self.epoch == self._datapoints_epoch:
-            self._keep(self.work_dir / layout.DATAPOINTS, "inputs", "labels", "meta_info")
+            self._keep(self.work_dir / layout.DATAPOINTS, self.val_loader, "inputs", "labels", "meta_info")
         if self.epoch in self.checkpoint_indices:
-            self._keep(self.epoch_dir / layout.OUTPUTS, "outputs")
+            self._keep(self.epoch_dir / layout.OUTPUTS, self.val_loader, "outputs")
             self._enable_debugger(self.epoch_dir)
 
     def _after_val_loop_(self) -> Scores | None:
@@ -334,9 +372,18 @@ class BaseTrainer(BaseRunner):
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict(),
+            "extra": self._extra_state(),
         }
         checkpoints.save_checkpoint(self.epoch_dir / layout.CHECKPOINT, state)
         self._remove_checkpoints(before=self.epoch)
+
+    def _extra_state(self) -> dict[str, Any]:
+        """What a trainer of one's own has to find again when it is resumed, besides model, criterion, optimizer and
+        scheduler: an average of the weights, a second optimizer. Tensors, numbers, text and containers of them."""
+        return {}
+
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `_extra_state` gave; called by `run`, when the trainer is built."""
 
     def _remove_checkpoints(self, *, before: int) -> None:
         for epoch, folder in layout.epoch_folders(self.work_dir).items():
