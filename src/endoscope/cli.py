@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -33,7 +34,9 @@ class _Wrong(click.ClickException):
     exit_code = 2
 
     def __init__(self, error: EndoscopeError) -> None:
-        super().__init__("\n".join(map(printable, str(error).split("\n"))))
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # under torchrun each says who it is
+        who = f"rank {os.environ.get('RANK')}: " if several else ""
+        super().__init__(who + "\n".join(map(printable, str(error).split("\n"))))
 
 
 class _Damaged(_Wrong):

@@ -54,7 +54,9 @@ def test_train_then_eval(tmp_path: Path) -> None:
     config = write(tmp_path)
     trained = invoke("train", config, "--set", "epochs=2")
     assert trained.exit_code == 0
-    assert [line.split("   ")[0] for line in trained.stdout.splitlines()] == ["epoch 0", "epoch 1"]
+    *epochs, last = trained.stdout.splitlines()
+    assert [line.split("   ")[0] for line in epochs] == ["epoch 0", "epoch 1"]
+    assert last == f"to look at it:  endoscope view {tmp_path / 'run'}"
     assert trained.stderr == ""
     again = invoke("train", "--config-filepath", config, "--set", "epochs=2")
     assert (again.exit_code, again.stdout.count("is finished: 2 epochs")) == (0, 1)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,20 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def start(
-    folder: Path, ranks: int, *, pause: float = 0.0, epochs: int = 3, raises: str = "no rank", job: str = "main"
+    folder: Path,
+    ranks: int,
+    *,
+    pause: float = 0.0,
+    epochs: int = 3,
+    raises: str = "no rank",
+    job: str = "main",
+    more: str = "",
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     script = folder.parent / f"{folder.name}.py"
     text = CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause, epochs=epochs, raises=raises)
-    script.write_text(text + (f"config = evaluation(Path({str(folder)!r}))" if job == "eval" else ""))
-    command = [*TORCHRUN, str(ranks)] if ranks > 1 else []
+    script.write_text(text + more + (f"config = evaluation(Path({str(folder)!r}))" if job == "eval" else ""))
+    command = [*TORCHRUN, str(ranks), *options] if ranks > 1 else []
     return subprocess.Popen(
         [sys.executable, *command, str(ROOT / f"{job}.py"), "--config-filepath", str(script)],
         stdout=subprocess.PIPE,
@@ -86,6 +95,66 @@ def test_every_datapoint_once(ranks: int, tmp_path: Path) -> None:
     steps = -(-TRAIN // ranks)
     assert json.loads((folder / "progress.json").read_text())["epochs"][-1]["step"] == 3 * -(-steps // 8)
     assert not [p for p in folder.glob("epoch_*/checkpoint.pt") if p.parent.name == "epoch_0"]
+
+
+MORE = """
+import torch
+from torch import nn
+from endoscope.runners import SupervisedTrainer
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.ones(3))
+
+    def forward(self, outputs, labels):
+        self.seen += torch.bincount(labels, minlength=3)
+        return nn.functional.cross_entropy(outputs, labels, weight=self.seen.sum() / self.seen)
+
+class Direct(SupervisedTrainer):
+    def _train_step(self, datapoint):
+        return self.criterion(self.network(datapoint["inputs"]), datapoint["labels"])
+
+class Half(Slow):
+    def __init__(self):
+        super().__init__()
+        self.never = nn.Linear(3, 3)
+
+config.update({changed})
+"""
+
+
+def test_three_ranks_resume_to_the_same_bits(tmp_path: Path) -> None:
+    """Also with a criterion whose buffer every rank has its own of, until a validation."""
+    more = MORE.format(changed="criterion=node(Counting), debugger=None")
+    finish(tmp_path / "whole", 3, more=more)
+    finish(tmp_path / "resumed", 3, epochs=2, more=more)
+    assert "resuming" in finish(tmp_path / "resumed", 3, more=more)
+    assert final(tmp_path / "resumed") == final(tmp_path / "whole")
+
+
+def test_a_step_that_goes_past_the_wrapper_is_refused(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 2, more=MORE.format(changed="runner=Direct"))
+    _, err = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert "runner: Direct._train_step did not call self.model, by which the ranks share their gradients" in err
+    assert not (tmp_path / "run" / "epoch_0" / "checkpoint.pt").exists()
+
+
+def test_parameters_that_get_no_gradient(tmp_path: Path) -> None:
+    finish(tmp_path / "run", 2, more=MORE.format(changed="model=node(Half), unused_parameters=True, debugger=None"))
+    assert final(tmp_path / "run")["epoch"] == 2
+
+
+def test_restarted_by_torchrun(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, 2, pause=0.1, options=("--max-restarts", "1", "--monitor-interval", "0.1"))
+    wait_for(folder / "epoch_0" / "checkpoint.pt", process)
+    os.kill(int((tmp_path / "pid_1").read_text()), signal.SIGKILL)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err[-3000:]
+    assert "resuming" in out
+    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
 
 
 def group_threads() -> int:

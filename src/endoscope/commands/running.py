@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import click
@@ -18,20 +19,21 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """CONFIG, or ``--config-filepath CONFIG``, and ``--set key=value``."""
     changed = "Change a key of the config, as in --set optimizer.args.lr=0.01."
     command = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=changed)(command)
-    command = click.option("--config-filepath", "config_filepath", type=_CONFIG, hidden=True)(command)
+    again = "CONFIG by the name of an option, as main.py and eval.py are given it."
+    command = click.option("--config-filepath", "config_filepath", type=_CONFIG, metavar="CONFIG", help=again)(command)
     return click.argument("config", type=_CONFIG, required=False)(command)
 
 
 def run_config(
     job: Literal["train", "eval"], config: Path | None, config_filepath: Path | None, overrides: Sequence[str]
-) -> Any:
+) -> None:
     """Run the job that a config file describes; an interrupted one ends the process with the signal's exit code."""
     if (config is None) == (config_filepath is None):
         raise click.UsageError("give the config file" if config is None else "give one config file, not two")
     path = config or config_filepath
     assert path is not None
     try:
-        return _run(job, path, overrides)
+        _run(job, path, overrides)
     except KeyboardInterrupt as e:
         code = getattr(e, "exit_code", None)
         if code is None:  # before the run began, or for the second time
@@ -43,7 +45,7 @@ def run_config(
         sys.exit(code)
 
 
-def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> Any:
+def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> None:
     from endoscope.errors import ConfigError
     from endoscope.runners import kinds
     from endoscope.runners.config_file import apply_overrides, load_config
@@ -65,4 +67,6 @@ def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) ->
             f"--set runner=None takes {default.__name__}, --set runner=MODULE.CLASS your own"
         )
     others = [one for one in overrides if one not in of_runner]
-    return runner(apply_overrides(chosen, others, keys=key_names(runner.settings_class))).run()
+    made = runner(apply_overrides(chosen, others, keys=key_names(runner.settings_class)))
+    made.run()
+    made.progress.say(f"to look at it:  endoscope view {quote(str(made.settings.work_dir))}")

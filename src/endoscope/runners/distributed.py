@@ -177,6 +177,24 @@ def _word_key(rank: int) -> str:
     return f"endoscope_last_word_{rank}"
 
 
+def settle_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Have the wrapper lay out its buckets now, in the reverse order of the parameters.
+
+    After its first backward it does so once more, by the order in which the gradients came. From three ranks on, where
+    a gradient stands in a bucket decides in which order the ranks' are added, so that the first step of a resumed run
+    would differ in its last bits from the same step of one that was not interrupted.
+    """
+    if any(getattr(module, "sparse", False) for module in model.modules()):  # their gradients cannot be made up
+        return
+    total = torch.zeros(())
+    for parameter in model.parameters():  # the last is the first to have its gradient
+        if parameter.requires_grad:
+            total = total + 0 * parameter.sum().real
+    model.reducer.prepare_for_backward([])
+    total.backward()  # type: ignore[no-untyped-call]
+    model.zero_grad(set_to_none=True)
+
+
 _LOST = re.compile(
     r"gloo\b|\bnccl|connection (was )?(closed|reset|refused)|broken pipe|\bsocket|\b(TCP|File|Hash|Prefix)Store\b",
     re.IGNORECASE,

@@ -32,9 +32,8 @@ def make_loader(
     torch.Size([32, 3])
 
     What the node says goes before the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, and two generators
-    seeded with ``seed``: the loader's gives every worker its seeds of torch, numpy and ``random``, the sampler's decides
-    the order; `seed_loader` before an epoch repeats that epoch. A ``collate_fn`` of the node is given the dataset's own
-    items.
+    seeded with ``seed``. The loader's gives every worker its seeds of torch, numpy and ``random``, the sampler's makes
+    the order. `seed_loader` before an epoch repeats that epoch. A ``collate_fn`` is given the dataset's own items.
     sampler: the runner's, where it shares the data among ranks; it takes the place of ``shuffle``.
     """
     node = {"class": DataLoader} if node is None else node

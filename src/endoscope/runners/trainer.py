@@ -19,7 +19,7 @@ from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
-from endoscope.runners.distributed import lost_connection
+from endoscope.runners.distributed import lost_connection, settle_buckets
 from endoscope.runners.leftovers import in_the_way, remove_results
 from endoscope.runners.loaders import length
 from endoscope.runners.optimizing import check_optimizer, check_scheduler, scheduler_score
@@ -129,6 +129,8 @@ class BaseTrainer(BaseRunner, ABC):
                     raise
                 raise ConfigError(f"model: torch cannot share it among ranks: {e}") from e
             self.model.register_forward_pre_hook(self._note_call)
+            if self.ranks.world_size > 2 and self.device.type == "cpu" and not unused:
+                settle_buckets(self.model)
 
     def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
         earlier = self.folder.earlier()
