@@ -228,7 +228,7 @@ def test_an_error_in_one_rank_is_told_with_the_rank(tmp_path: Path) -> None:
     assert run["status"] == "failed"
     assert re.fullmatch(r"rank 1 \(process \d+\) died: ValueError: the user's own", run["error"])
     assert "[rank1]: ValueError: the user's own" in err  # with its traceback
-    assert re.search(r"^Error: rank 1 \(process \d+\) died: ValueError", err, re.MULTILINE)
+    assert re.search(r"^Error: rank 0: rank 1 \(process \d+\) died: ValueError", err, re.MULTILINE)
 
 
 def test_torchrun_interrupted_and_resumed_by_one_process(tmp_path: Path) -> None:

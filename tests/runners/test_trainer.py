@@ -265,7 +265,7 @@ def test_directions_of_a_metric_that_makes_its_own_are_checked_before_training(t
         SupervisedTrainer(config(tmp_path, metric=node(Upwards)))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("made", [torch.fx.symbolic_trace, lambda net: torch.jit.trace(net, torch.zeros(2, 6))])
 def test_models_whose_class_torch_has_made_can_be_compiled(made: Any, tmp_path: Path) -> None:
     model = made(nn.Sequential(nn.Linear(6, 3)))

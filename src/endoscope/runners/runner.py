@@ -326,7 +326,7 @@ class BaseRunner(ABC):
         own = shared if stage == "build" else shared + self.ranks.rank  # every rank builds the same, and draws its own
         if loader is not None:
             # Validation has one order, so that of every epoch the same first datapoints are kept.
-            order = shared if stage == "train" else self._number(stage, 0)
+            order = self._number(f"{stage} order", epoch if stage == "train" else 0)
             seed_loader(loader, order=order, draws=own, epoch=epoch)
         random.seed(own)
         np.random.seed(own % 2**32)
