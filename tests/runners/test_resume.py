@@ -225,7 +225,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     torch.save({"model": {}}, path.with_name("other.pt"))
     (tmp_path / "epoch_1" / "checkpoint.pt").unlink()
     path.with_name("other.pt").rename(path)
-    with pytest.raises(CheckpointError, match="has no 'step' to go on with\nwhen this file is deleted, the run begins"):
+    with pytest.raises(CheckpointError, match="has no 'step' to go on with\nno earlier one is there: choose another"):
         SupervisedTrainer(config(tmp_path, epochs=4))
 
 

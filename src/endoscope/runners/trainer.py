@@ -148,8 +148,10 @@ class BaseTrainer(BaseRunner, ABC):
                 raise checkpoints.CheckpointError(f"the checkpoint {str(path)!r} has no {missing[0]!r} to go on with")
         except checkpoints.CheckpointError as e:
             earlier = checkpoints.latest_checkpoint(self.work_dir, before=epoch)
-            then = f"goes on after epoch {earlier[0]}, whose checkpoint is there" if earlier else "begins anew"
-            raise checkpoints.CheckpointError(f"{e}\nwhen this file is deleted, the run {then}") from e
+            then = "no earlier one is there: choose another work_dir to begin anew"
+            if earlier is not None:
+                then = f"when this file is deleted, the run goes on after epoch {earlier[0]}, whose checkpoint is there"
+            raise checkpoints.CheckpointError(f"{e}\n{then}") from e
         return state
 
     def _load(self, epoch: int, path: Path) -> None:
