@@ -34,7 +34,7 @@ class _Wrong(click.ClickException):
     exit_code = 2
 
     def __init__(self, error: EndoscopeError) -> None:
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # under torchrun each says who it is
+        several = os.environ.get("WORLD_SIZE", "") not in ("", "1")  # under torchrun each says who it is
         who = f"rank {os.environ.get('RANK')}: " if several else ""
         super().__init__(who + "\n".join(map(printable, str(error).split("\n"))))
 

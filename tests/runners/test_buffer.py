@@ -142,6 +142,29 @@ def test_there_too_a_convert_function_may_put(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(buffer.values()) == [float(i) for i in (*range(10), *range(100, 110))]
 
 
+def test_a_thread_that_comes_later_and_the_caller_do_not_convert_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    buffer = AsyncBuffer(gate)
+    for i in range(3):
+        buffer.put(i)
+    real = threading.Thread.start
+    caller = threading.Thread(target=buffer.values)
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda self: no_thread(self) if self.name == "endoscope-buffer" else real(self)
+    )
+    caller.start()
+    assert gate.entered.wait(30)
+    monkeypatch.setattr(threading.Thread, "start", real)
+    done: list[list[float]] = []
+    other = threading.Thread(target=lambda: done.append(buffer.values()))
+    other.start()
+    other.join(0.2)
+    gate.open.set()
+    for thread in (caller, other):
+        thread.join(30)
+    assert done == [[0.0, 1.0, 2.0]] == [buffer.values()]
+
+
 # ---------------------------------------------------------------- signals, and other threads, in the middle
 class Raised(BaseException):
     """By a signal handler."""
@@ -356,6 +379,25 @@ def test_reset_does_not_wait_for_a_conversion_under_way() -> None:
     assert buffer.values() == [2.0]
 
 
+def test_who_waits_for_room_goes_on_when_the_buffer_is_reset() -> None:
+    gate = Gate()
+    buffer = AsyncBuffer(gate, limit=1)
+    buffer.put(0)
+    assert gate.entered.wait(30)
+    waiting = [threading.Thread(target=buffer.put, args=(i,)) for i in range(3)]
+    for thread in waiting:
+        thread.start()
+    waiting[0].join(0.2)
+    assert all(thread.is_alive() for thread in waiting)
+    buffer.reset()
+    for thread in waiting:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in waiting)
+    gate.open.set()
+    buffer.put(7)
+    assert buffer.values() == [7.0]
+
+
 def test_closed_means_closed_and_the_values_stay() -> None:
     buffer = AsyncBuffer(float)
     buffer.put(1.0)
@@ -454,13 +496,16 @@ def test_a_forked_child_has_a_thread_of_its_own_and_starts_empty(held: bool) -> 
 
 
 EXIT = """
-import sys, threading, torch
+import atexit, sys, threading, torch
+
+if sys.argv[1] == "late":  # handlers run in the reverse order: this one when the buffers have ended
+    atexit.register(lambda: [buffer.put(value) for _ in range(5000)])
 from endoscope.runners.buffer import AsyncBuffer
 
 def fail(value):
     raise ValueError("bad")
 
-convert = {"busy": lambda v: v.sum().item(), "broken": fail}[sys.argv[1]]
+convert = {"busy": lambda v: v.sum().item(), "broken": fail, "late": lambda v: v.sum().item()}[sys.argv[1]]
 buffer = AsyncBuffer(convert, limit=4000)
 value = torch.ones(2000)
 try:
@@ -472,7 +517,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", ["busy", "broken"])
+@pytest.mark.parametrize("how", ["busy", "broken", "late"])
 def test_the_program_ends_whatever_the_thread_does(how: str) -> None:
     done = subprocess.run([sys.executable, "-c", EXIT, how], capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

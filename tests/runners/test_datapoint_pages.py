@@ -189,6 +189,32 @@ def test_lists_of_a_users_collate_have_one_entry_a_datapoint_whatever_is_in_them
     assert all(torch.equal(found[k]["inputs"], images[k]) for k in found)
 
 
+def test_two_views_of_a_users_collate_are_a_structure_also_in_a_batch_of_two(tmp_path: Path) -> None:
+    pages = DatapointPages(tmp_path, ("inputs",), "all", listed=True)
+    for first, size in ((0, 4), (4, 2)):
+        z = rows_of([*range(first, first + size)])
+        pages.add({"meta_info": {"idx": torch.arange(first, first + size)}, "inputs": [z, 2 * z]})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    for k in range(6):
+        assert canonical(found[k]["inputs"]) == canonical([rows_of([k]), 2 * rows_of([k])])
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1), (3, 1)])
+def test_detections_as_many_as_images(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """Every image has as many boxes as there are images in the batch, so that all could be rows."""
+    pages = DatapointPages(tmp_path, ("outputs",), "all")
+    made: dict[int, dict[str, Tensor]] = {}
+    for size in sizes:
+        numbers = [*range(len(made), len(made) + size)]
+        made |= {k: {"boxes": torch.full((size, 4), k), "scores": torch.full((size,), float(k))} for k in numbers}
+        pages.add({"meta_info": {"idx": torch.tensor(numbers)}, "outputs": [made[k] for k in numbers]})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    for k, expected in made.items():
+        assert canonical(found[k]["outputs"]) == canonical(expected)
+
+
 def test_fields_of_meta_info_have_one_entry_a_datapoint_whatever_is_in_them(tmp_path: Path) -> None:
     """Clips of two channels and different lengths stay a list when a batch is made."""
     clips = [torch.full((2, 5), 4), torch.full((2, 7), 5)]

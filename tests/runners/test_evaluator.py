@@ -137,6 +137,40 @@ def test_buffers_that_are_no_part_of_the_weights_are_evaluated_with_them(tmp_pat
     assert scores.aggregated == read_scores(tmp_path / "run" / "epoch_2" / "validation_scores.json").aggregated
 
 
+class Grid(nn.Module):
+    """A table that is made for a size, and no part of its state_dict."""
+
+    grid: Tensor
+
+    def __init__(self, size: int, *, helped: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("grid", torch.arange(float(size)), persistent=False)
+        if helped:
+            self.helper = nn.Identity()
+            self.helper.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(self.grid) in (6, 12)
+        outputs: Tensor = self.linear(x)
+        return outputs
+
+
+@pytest.mark.parametrize("changed", [{"size": 12}, {"size": 6, "helped": False}])
+def test_a_model_that_is_built_for_another_size_keeps_its_own_buffers(changed: dict[str, Any], tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path / "run", model=node(Grid, size=6), debugger=None)).run()
+    given = {"model": node(Grid, **changed), "debugger": None, "checkpoint": str(tmp_path / "run")}
+    evaluator = SupervisedEvaluator(evaluation(tmp_path / "eval", **given))
+    evaluator.run()
+    assert evaluator.network.get_buffer("grid").tolist() == list(range(changed["size"]))
+
+
+def test_a_checkpoint_alone_makes_no_epoch_of_a_run(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes((trained / "epoch_2" / "checkpoint.pt").read_bytes())
+    SupervisedEvaluator(evaluation(tmp_path, checkpoint=str(tmp_path))).run()
+    assert (tmp_path / "evaluation_scores.json").exists() and (tmp_path / "checkpoint.pt").exists()
+
+
 def test_a_checkpoint_that_is_not_there_is_named_with_its_key(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in (("absent.pt", "there is no checkpoint '.*absent.pt'"), ("empty", "'.*empty' holds no check")):

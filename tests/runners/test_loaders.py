@@ -282,6 +282,30 @@ def test_order_and_draws_are_seeded_apart(given: Any) -> None:
     assert other_order[0] != first[0] and other_order[1] == first[1]
 
 
+class Told(torch.utils.data.SequentialSampler):
+    epoch: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_samplers_are_told_the_epoch(batched: bool) -> None:
+    sampler = Told(range(20))
+    batches = torch.utils.data.BatchSampler(sampler, 8, False)
+    made = loader(node(batch_sampler=batches) if batched else node(sampler=sampler), Numbers())
+    seed_loader(made, order=0, draws=0, epoch=3)
+    assert sampler.epoch == 3
+
+
+def test_a_generator_that_is_the_loaders_too_becomes_two() -> None:
+    both = torch.Generator().manual_seed(4)
+    sampler = torch.utils.data.RandomSampler(range(20), generator=both)
+    batches = torch.utils.data.BatchSampler(sampler, 8, False)
+    made = loader(node(batch_sampler=batches, generator=both), Numbers())
+    assert made.generator is both and sampler.generator is not both
+
+
 def test_persistent_workers_have_the_order_of_new_ones() -> None:
     orders = []
     for persistent in (False, True):

@@ -21,6 +21,7 @@ from endoscope.errors import ConfigError
 from endoscope.runners import kinds
 from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.criterion import BaseCriterion, CriterionError
+from endoscope.runners.distributed import Ranks
 from endoscope.runners.metrics.classification import ClassificationMetric
 from endoscope.runners.settings import Settings, key
 from endoscope.runners.supervised import SupervisedTrainer
@@ -353,7 +354,7 @@ def test_what_no_run_has_made_is_not_replaced(tmp_path: Path) -> None:
 def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path / "other")).run()
     for name, make in {
-        "epoch_1": lambda path: path.symlink_to(tmp_path / "other" / "epoch_2"),
+        "epoch_1": lambda path: path.symlink_to(tmp_path / "other" / "epoch_0"),
         "epoch_2": lambda path: path.write_text("a file"),
         "epoch_0/debugger": lambda path: path.symlink_to(tmp_path / "other" / "epoch_2" / "debugger"),
         "datapoints": lambda path: path.symlink_to(tmp_path / "other" / "datapoints"),
@@ -365,6 +366,41 @@ def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -
         with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|no folder|a folder); choose"):
             SupervisedTrainer(config(run))
     assert sorted(load_debug_outputs(tmp_path / "other" / "epoch_2")) == list(range(VAL))
+
+
+def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_removed(tmp_path: Path) -> None:
+    run, aside = tmp_path / "run", tmp_path / "aside"
+    SupervisedTrainer(config(run)).run()
+    aside.mkdir()
+    for name in ("datapoints", "epoch_1", "epoch_2"):
+        (run / name).rename(aside / name)
+        (run / name).symlink_to(aside / name)
+    SupervisedTrainer(config(run)).run()  # is finished
+    (aside / "epoch_2" / ".run.json.1").write_text("of a process that was killed")
+    SupervisedTrainer(config(run, epochs=4, checkpoint_method="latest")).run()
+    assert read(run / "run.json")["status"] == "finished"
+    assert (aside / "epoch_1" / "checkpoint.pt").exists() and (aside / "epoch_2" / ".run.json.1").exists()
+
+
+def test_ranks_share_the_order_and_draw_apart_but_for_streams(tmp_path: Path) -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(Blobs(8))
+
+    for dataset, apart in ((node(Blobs, count=TRAIN), True), (node(Stream), False)):
+        loader = node(DataLoader, batch_size=8, shuffle=True if apart else None)
+        trainer = SupervisedTrainer(config(tmp_path / str(apart), train_dataset=dataset, train_dataloader=loader))
+        seeds = []
+        for rank in (0, 1):
+            trainer.ranks = Ranks(rank, 2)
+            trainer._seed("train", 1, trainer.train_loader)
+            order = trainer.train_loader.sampler.generator.initial_seed() if apart else 0
+            assert trainer.train_loader.generator is not None
+            seeds.append((order, trainer.train_loader.generator.initial_seed(), torch.initial_seed()))
+        first, second = seeds
+        assert first[0] == second[0]
+        assert (first[1] != second[1]) is apart
+        assert first[2] != second[2]
 
 
 # ---------------------------------------------------------------- schedulers

@@ -97,7 +97,7 @@ class AsyncBuffer(Generic[T]):
         if channel.error is not None and not channel.told:
             log.warning("a value was lost in a buffer that is reset now (%s)", _named(channel.error))
         self._channel = _Channel()
-        channel.forgotten = True
+        channel.forgotten = True  # who waits for room in it goes on
 
     def close(self) -> None:
         """Convert what is queued and end the thread. The values stay; may be called twice."""
@@ -142,7 +142,7 @@ class _Channel(Generic[T]):
         self.error: BaseException | None = None
         self.told = False
         self.woken = False
-        self.converting = False
+        self.converting = threading.RLock()
         self.forgotten = False
 
 
@@ -168,9 +168,7 @@ class _Worker(Generic[T]):
             channel.woken = True
             self._signals.put((channel, then))
             return
-        with channel.lock:  # there is no thread to be had
-            if not channel.converting:  # nor is this a convert function that puts
-                self._convert_waiting(channel)
+        self._convert_waiting(channel)  # there is no thread to be had
         if then is not None:
             then.set()
 
@@ -178,9 +176,9 @@ class _Worker(Generic[T]):
         """The channel's lock is held. The thread itself never waits: nobody else would make room."""
         channel.blocked += 1
         try:
-            while len(channel.waiting) >= limit and not self.thread.current:
+            while len(channel.waiting) >= limit and not (channel.forgotten or self._ended or self.thread.current):
                 self.ask(channel)
-                channel.room.wait_for(lambda: len(channel.waiting) < limit, _LOOK_S)
+                channel.room.wait_for(lambda: len(channel.waiting) < limit or channel.forgotten, _LOOK_S)
         finally:
             channel.blocked -= 1
 
@@ -210,20 +208,21 @@ class _Worker(Generic[T]):
 
     def _convert_waiting(self, channel: _Channel[T]) -> None:
         """Convert what is waiting now, and keep the first error. Never twice at once."""
-        channel.converting = True
-        for _ in range(len(channel.waiting)):
-            if self._ended or channel.forgotten:
-                break
-            try:
-                if channel.error is None:
-                    channel.kept.append(self._convert(channel.waiting[0].wait()))
-            except BaseException as e:  # noqa: BLE001  (a thread that died would leave its callers waiting)
-                channel.error = e
-            channel.waiting.popleft()
-            if channel.blocked:
-                with channel.lock:
-                    channel.room.notify_all()
-        channel.converting = False
+        if channel.converting._is_owned():  # type: ignore[attr-defined]
+            return  # a convert function has put
+        with channel.converting:
+            for _ in range(len(channel.waiting)):
+                if self._ended or channel.forgotten:
+                    break
+                try:
+                    if channel.error is None:
+                        channel.kept.append(self._convert(channel.waiting[0].wait()))
+                except BaseException as e:  # noqa: BLE001  (a thread that died would leave its callers waiting)
+                    channel.error = e
+                channel.waiting.popleft()
+                if channel.blocked:
+                    with channel.lock:
+                        channel.room.notify_all()
 
 
 _workers: weakref.WeakSet[_Worker[Any]] = weakref.WeakSet()

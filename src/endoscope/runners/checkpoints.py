@@ -76,6 +76,13 @@ def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
+def load_fitting_buffers(module: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:
+    """Put back what of `other_buffers` the module has as well, of the same shape: it may be built for another size."""
+    has = other_buffers(module)
+    same = {name: v for name, v in found.items() if name in has and has[name].shape == v.shape}
+    load_other_buffers(module, same)
+
+
 def load_other_buffers(module: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:
     """Put back what `other_buffers` gave: in place where that can be, because other parts may share a buffer."""
     for name, value in found.items():
@@ -118,6 +125,6 @@ def latest_checkpoint(work_dir: Path, *, before: int | None = None) -> tuple[int
     whole = [
         (epoch, folder / CHECKPOINT)
         for epoch, folder in epoch_folders(work_dir).items()
-        if (before is None or epoch < before) and not folder.is_symlink() and (folder / CHECKPOINT).is_file()
+        if (before is None or epoch < before) and (folder / CHECKPOINT).is_file()
     ]
     return whole[-1] if whole else None

@@ -27,6 +27,7 @@ class DatapointPages:
         """listed: whether a user's own ``collate_fn`` made the batches, which may be lists with an entry an item."""
         self._members = members
         self._listed = listed
+        self._entries: dict[tuple[Any, ...], bool] = {}  # of lists, by their place: whether they have one a datapoint
         self._left = float("inf") if sample == "all" else float(sample or 0)
         self._store = PageStore(folder, StoreSettings(100 * _MB, 64 * _MB, overwrite=True)) if self._left else None
         if self._store is not None:
@@ -42,46 +43,60 @@ class DatapointPages:
         self._left -= wanted
         given = [name for name in self._members if datapoint.get(name) is not None]
         values = {name: _marked(datapoint[name], batch) if name == "meta_info" else datapoint[name] for name in given}
-        kept = {name: snapshot(_rows(value, batch, wanted, self._listed)) for name, value in values.items()}
+        kept = {name: snapshot(self._rows(value, batch, wanted, (name,))) for name, value in values.items()}
         self._store.put(idx[:wanted] if isinstance(idx, list) else idx, kept, {})
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
+    def _rows(self, value: Any, batch: int, wanted: int, path: tuple[Any, ...]) -> Any:
+        """The first rows of a batch, nested; a list with one entry a datapoint is marked as such."""
+
+        def inner(v: Any, key: Any) -> Any:
+            return self._rows(v, batch, wanted, (*path, key))
+
+        if isinstance(value, torch.Tensor):
+            return value[:wanted] if value.ndim and len(value) == batch else value
+        if isinstance(value, Mapping):
+            return {k: inner(v, k) for k, v in value.items()}
+        if is_namedtuple(value):
+            return type(value)(*(inner(v, k) for k, v in enumerate(value)))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {f.name: inner(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
+            part = copy.copy(value)
+            for name, rows in fields.items():
+                object.__setattr__(part, name, rows)
+            return part
+        if isinstance(value, (list, tuple)):
+            if self._has_one_a_datapoint(value, batch, path):
+                return per_datapoint([*value[:wanted]])
+            return type(value)(inner(v, k) for k, v in enumerate(value))
+        return value
+
+    def _has_one_a_datapoint(self, value: Any, batch: int, path: tuple[Any, ...]) -> bool:
+        """Whether a list has one entry a datapoint (texts, the boxes of each image), or is a structure (the heads of a
+        model, two views of the inputs), whose tensors have a row a datapoint.
+
+        Its length tells, unless it happens to be the batch's. Then what the batches before showed of it, or else:
+        texts, and tensors with other numbers of rows, are entries; tensors with a row a datapoint are a structure,
+        unless they are in dicts, as those of detectors are, or come from a user's ``collate_fn``.
+        """
+        if isinstance(value, PerDatapoint):
+            return len(value) == batch
+        if len(value) != batch:
+            self._entries[path] = False
+            return False
+        if isinstance(value, tuple) and not self._listed:  # of a model, or of default_collate
+            return False
+        if not _is_structure(value, batch):
+            self._entries[path] = self._entries.get(path, True)
+        return self._entries.get(path, self._listed or any(isinstance(v, Mapping) for v in value))
+
 
 def _marked(meta_info: Mapping[str, Any], batch: int) -> dict[str, Any]:
     """A field of meta_info has one entry a datapoint: a list of two tensors of two rows is no structure there."""
     return {k: PerDatapoint(v) if type(v) is list and len(v) == batch else v for k, v in meta_info.items()}
-
-
-def _rows(value: Any, batch: int, wanted: int, listed: bool) -> Any:
-    """The first rows of a batch, nested; a list with one item a datapoint is marked as such.
-
-    A list as long as the batch has one item a datapoint (texts, boxes), unless all tensors in it, however nested, have
-    a row a datapoint: such a list is a structure, of a model with two heads or of inputs with two views, and is walked,
-    or a last batch of two would be stored unlike the others. Three images of three channels look the same: so where
-    lists come from a user's ``collate_fn`` (``listed``), and of one marked with `per_datapoint`, the length decides.
-    """
-    if isinstance(value, torch.Tensor):
-        return value[:wanted] if value.ndim and len(value) == batch else value
-    if isinstance(value, Mapping):
-        return {k: _rows(v, batch, wanted, listed) for k, v in value.items()}
-    if is_namedtuple(value):
-        return type(value)(*(_rows(v, batch, wanted, listed) for v in value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _rows(getattr(value, f.name), batch, wanted, listed) for f in dataclasses.fields(value)}
-        part = copy.copy(value)
-        for name, rows in fields.items():
-            object.__setattr__(part, name, rows)
-        return part
-    if isinstance(value, (list, tuple)):
-        if len(value) == batch and (
-            listed or isinstance(value, PerDatapoint) or (isinstance(value, list) and not _is_structure(value, batch))
-        ):
-            return per_datapoint([*value[:wanted]])
-        return type(value)(_rows(v, batch, wanted, listed) for v in value)
-    return value
 
 
 def _is_structure(value: list[Any], batch: int) -> bool:

@@ -63,8 +63,9 @@ class Ranks:
             importlib.import_module("torch.distributed.nn.functional")
             store, rank, world_size = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
             # A second group in this process, or one after a restart by torchrun, must not find the addresses that the
-            # first one left in the store.
-            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            # first one left in the store. Each machine counts its own restarts: among several they are no common name.
+            alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
             store = dist.PrefixStore(f"endoscope_{restart}_{next(_groups)}", store)  # type: ignore[attr-defined]
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
@@ -186,6 +187,8 @@ def settle_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
     """
     if any(getattr(module, "sparse", False) for module in model.modules()):  # their gradients cannot be made up
         return
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):  # not for gradients of ours
+        return
     total = torch.zeros(())
     for parameter in model.parameters():  # the last is the first to have its gradient
         if parameter.requires_grad:
@@ -193,6 +196,23 @@ def settle_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
     model.reducer.prepare_for_backward([])
     total.backward()  # type: ignore[no-untyped-call]
     model.zero_grad(set_to_none=True)
+
+
+def shared_gradients(network: torch.nn.Module, ranks: Ranks) -> str:
+    """Where the ranks have different gradients, as a text; empty where they agree, up to their last digits."""
+    sums = {}
+    for name, p in network.named_parameters():
+        if type(p.grad) is torch.Tensor and p.grad.layout is torch.strided:  # others may be spread over the ranks
+            grad = p.grad.detach().abs() if p.grad.is_complex() else p.grad.detach()
+            sums[name] = torch.stack((grad.double().sum(), grad.double().abs().sum()))
+    seen = ranks.gather({name: tuple(pair.tolist()) for name, pair in sums.items()})
+    differs = ""
+    for rank, theirs in enumerate(seen[1:], 1):
+        for name, (total, size) in seen[0].items():
+            other, _ = theirs.get(name, (0.0, 0.0))
+            if abs(total - other) > 1e-4 * size:  # not true of NaN
+                differs = differs or f"of {name!r}, on ranks 0 and {rank}"
+    return str(ranks.agreed(differs))
 
 
 _LOST = re.compile(

@@ -48,7 +48,7 @@ class BaseEvaluator(BaseRunner):
         if any((self.work_dir / name).exists() for name in layout.OF_TRAINING):
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} is an epoch of a training run; choose another folder")
         ours = run.job is not None or self.settings.overwrite
-        self._refuse_if(in_the_way([self.work_dir], "evaluation", self.work_dir / layout.DATAPOINTS, ours=ours))
+        self._refuse_if(in_the_way([self.work_dir], "evaluation", [self.work_dir / layout.DATAPOINTS], ours=ours))
 
     def _remove_old(self) -> None:
         remove_results(self.work_dir, "evaluation")
@@ -65,7 +65,7 @@ class BaseEvaluator(BaseRunner):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
-                checkpoints.load_other_buffers(self.network, state.get("other_buffers", {}).get("model", {}))
+                checkpoints.load_fitting_buffers(self.network, state.get("other_buffers", {}).get("model", {}))
         self._compile()
 
     def run(self) -> Scores | None:

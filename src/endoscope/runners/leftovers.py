@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from endoscope.pages.folders import page_files, remove_pages
@@ -17,12 +17,13 @@ def remove_results(folder: Path, split: layout.Split) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def in_the_way(folders: Iterable[Path], split: layout.Split, datapoints: Path, *, ours: bool) -> str:
+def in_the_way(folders: Iterable[Path], split: layout.Split, pages: Sequence[Path], *, ours: bool) -> str:
     """What a run that writes into these folders would harm, or could not write, as a sentence; empty when nothing is.
 
+    pages: page folders besides those in ``folders``.
     ours: whether an earlier attempt at the same run is there, whose results may be replaced.
     """
-    pages = [datapoints]
+    pages = [*pages]
     for folder in folders:
         if folder.is_symlink() or not folder.is_dir():
             return f"{str(folder)!r} is {'a link' if folder.is_symlink() else 'no folder'}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from endoscope.config import build_from_config
 from endoscope.errors import ConfigError
@@ -64,9 +64,10 @@ def make_loader(
     )
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"{key_path or 'the dataloader'}: found a {type(loader).__name__}; expected a DataLoader")
-    if isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is loader.generator:
-        # Each its own: from the loader's the seeds of persistent workers are drawn, in their first epoch only.
-        loader.sampler.generator = torch.Generator().manual_seed(loader.generator.initial_seed())
+    for one in _samplers(loader):
+        if (shared := getattr(one, "generator", None)) is not None and shared is loader.generator:
+            # Each its own: from the loader's the seeds of persistent workers are drawn, in their first epoch only.
+            one.generator = torch.Generator().manual_seed(shared.initial_seed())
     no_share = sampler is not None and not list(sampler)  # fewer items than ranks
     if isinstance(data, Datapoints) and length(loader) == 0 and not no_share:
         raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
@@ -88,13 +89,18 @@ def seed_loader(loader: DataLoader[Any], *, order: int, draws: int, epoch: int) 
     """
     if loader.generator is not None:
         loader.generator.manual_seed(draws)
-    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    for sampler in {id(one): one for one in samplers if one is not None}.values():
+    for sampler in _samplers(loader):
         generator = getattr(sampler, "generator", None)
         if isinstance(generator, torch.Generator):
             generator.manual_seed(order)
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(epoch)
+
+
+def _samplers(loader: DataLoader[Any]) -> list[Any]:
+    """All that has a say in the order, each once."""
+    found = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return list({id(one): one for one in found if one is not None}.values())
 
 
 def shuffles(node: dict[str, Any] | None, *, default: bool) -> bool:

@@ -99,7 +99,8 @@ class RunFolder:
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
         """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
         for folder in (self.path, *layout.epoch_folders(self.path).values()):
-            remove_leftovers(folder)
+            if folder == self.path or not folder.is_symlink():  # what is behind one may belong to another run
+                remove_leftovers(folder)
         earlier = read_object(self.path / layout.RUN)
         attempts, now = earlier.get("attempts"), _now()
         self._about = {

@@ -326,8 +326,10 @@ class BaseRunner(ABC):
         own = shared if stage == "build" else shared + self.ranks.rank  # every rank builds the same, and draws its own
         if loader is not None:
             # Validation has one order, so that of every epoch the same first datapoints are kept.
-            order = self._number(f"{stage} order", epoch if stage == "train" else 0)
-            seed_loader(loader, order=order, draws=own, epoch=epoch)
+            of = epoch if stage == "train" else 0
+            # An iterable dataset may shuffle in its workers and take its rank's share: these draw alike.
+            draws = own if isinstance(loader.dataset, Datapoints) else shared
+            seed_loader(loader, order=self._number(f"{stage} order", of), draws=draws, epoch=of)
         random.seed(own)
         np.random.seed(own % 2**32)
         torch.manual_seed(own)

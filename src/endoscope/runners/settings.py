@@ -193,7 +193,10 @@ class Settings:
     )
 
     overwrite: bool = key(
-        kinds.flag(), "whether an earlier evaluation in `work_dir` may be replaced", default=False, jobs=_EVAL
+        kinds.flag(),
+        "whether what an earlier evaluation, or a capture by hand, left in `work_dir` may be replaced",
+        default=False,
+        jobs=_EVAL,
     )
     runner: Any = key(
         kinds.optional(kinds.a_class()),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from endoscope.errors import ConfigError
 from endoscope.runners.distributed import Ranks
 
 COUNT_MOST = 1000
@@ -21,7 +20,7 @@ class Steps:
 
     def __init__(self, accumulate: int) -> None:
         self._group = accumulate
-        self._left_out_told = False
+        self._left_out_told = self._length_told = False
 
     def over(
         self, batches: Iterator[Any], total: int | None, *, ranks: Ranks, epoch: int
@@ -34,12 +33,11 @@ class Steps:
         if total is not None:
             came = 0
             for batch in batches:
-                if came == total and group > 1:
-                    raise _wrong_length(total, "more")
-                yield batch, min(group, total - came + came % group), (came + 1) % group == 0 or came + 1 == total
+                parts = min(group, total - came + came % group) if came < total else group
+                yield batch, parts, (came + 1) % group == 0 or came + 1 == total
                 came += 1
-            if 0 < came < total and group > 1:
-                raise _wrong_length(total, str(came))
+            if came and came != total and group > 1:
+                self._tell_length(total, came)
             return
         step = list(islice(batches, group))  # how many are left is known only when they are there
         while ranks.all(bool(step)):  # a rank alone in a step would wait for the others' gradients for ever
@@ -48,6 +46,16 @@ class Steps:
             step = list(islice(batches, group))
         if ranks.several:
             self._tell_left_out(len(step), batches, ranks, epoch)
+
+    def _tell_length(self, total: int, came: int) -> None:
+        """Warn, once: the last batches have made no step, or a smaller one."""
+        if not self._length_told:
+            self._length_told = True
+            warnings.warn(
+                f"train_dataloader: its len() says {total} batches, and it gave {came}; with 'accumulate' the steps "
+                "are made by that number, and the gradients of the last batches were lost; mend its __len__",
+                stacklevel=2,
+            )
 
     def _tell_left_out(self, drawn: int, batches: Iterator[Any], ranks: Ranks, epoch: int) -> None:
         """Warn, once, when some ranks had batches that the others had no counterpart for; ``drawn`` and all to come."""
@@ -65,14 +73,6 @@ class Steps:
                 "batches of the others were left out, as will happen in each epoch; give every rank equally many",
                 stacklevel=2,
             )
-
-
-def _wrong_length(total: int, gave: str) -> ConfigError:
-    """Some batch would be in no step, or count for too much in one."""
-    return ConfigError(
-        f"train_dataloader: its len() says {total} batches, and it gave {gave}; with 'accumulate' the steps are made "
-        "by that number: mend the __len__ of its sampler"
-    )
 
 
 def _counted(batches: Iterator[Any], count: int) -> tuple[int, bool]:

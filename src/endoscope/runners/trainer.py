@@ -19,7 +19,7 @@ from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
-from endoscope.runners.distributed import lost_connection, settle_buckets
+from endoscope.runners.distributed import lost_connection, settle_buckets, shared_gradients
 from endoscope.runners.leftovers import in_the_way, remove_results
 from endoscope.runners.loaders import length
 from endoscope.runners.optimizing import check_optimizer, check_scheduler, scheduler_score
@@ -55,7 +55,7 @@ class BaseTrainer(BaseRunner, ABC):
         self.step = 0
         self._steps = Steps(self.settings.accumulate)
         self._datapoints_epoch = 0
-        self._model_called = False
+        self._gradients_checked = False
         self._extra: dict[str, Any] = {}
         self._init_data()
         self._init_criterion()
@@ -114,10 +114,11 @@ class BaseTrainer(BaseRunner, ABC):
             self._load(*found)
             if self.ranks.first and self.epoch < self.settings.epochs:
                 self._warn_of_changes(before)
-        datapoints = self.work_dir / layout.DATAPOINTS
-        ours = found is not None or earlier.job is not None
         self._replaced = self._to_compute(max(self.settings.epochs, earlier.epochs or 0))
-        self._refuse_if(in_the_way(self._replaced, "validation", datapoints, ours=ours))
+        if self.epoch < self.settings.epochs:
+            ours = found is not None or earlier.job is not None
+            pages = [self.work_dir / layout.DATAPOINTS] if self._datapoints_epoch >= self.epoch else []
+            self._refuse_if(in_the_way(self._replaced, "validation", pages, ours=ours))
         self._compile()
         if self.ranks.several:
             on = [self.device.index] if self.device.type == "cuda" else None
@@ -128,7 +129,6 @@ class BaseTrainer(BaseRunner, ABC):
                 if lost_connection(e):
                     raise
                 raise ConfigError(f"model: torch cannot share it among ranks: {e}") from e
-            self.model.register_forward_pre_hook(self._note_call)
             if self.ranks.world_size > 2 and self.device.type == "cpu" and not unused:
                 settle_buckets(self.model)
 
@@ -192,9 +192,11 @@ class BaseTrainer(BaseRunner, ABC):
             self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
             self._leave(broken=False)
             return
-        checkpoints.check_storable("_extra_state", self._extra_state())
-        if self._extra:
-            self._load_extra_state(self._extra)
+        if self.ranks.first:
+            checkpoints.check_storable("_extra_state", self._extra_state())
+        extra, self._extra = self._extra, {}
+        if extra:
+            self._load_extra_state(extra)
         with self._running():
             if self.epoch:
                 self.progress.say(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
@@ -265,10 +267,12 @@ class BaseTrainer(BaseRunner, ABC):
             with self._autocast():
                 loss = self._train_step(datapoint)
             self._check_loss(loss)
-            self._check_shared()
             self.criterion.add_to_buffer(loss)
             self.scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
         if step_now:
+            if self.ranks.several and not self._gradients_checked:
+                self._gradients_checked = True
+                self._check_gradients()
             self._optimize()
 
     @abstractmethod
@@ -287,17 +291,14 @@ class BaseTrainer(BaseRunner, ABC):
             "a gradient: return self.criterion(datapoint['outputs'], datapoint['labels'])"
         )
 
-    def _note_call(self, *_: Any) -> None:
-        self._model_called = True
-
-    def _check_shared(self) -> None:
-        """Gradients are shared among ranks by the wrapper, and only for what it was called with."""
-        called, self._model_called = self._model_called, False
-        if self.ranks.several and not called:
+    def _check_gradients(self) -> None:
+        """After the first backward: have all ranks the same gradients? To be overridden by a trainer that shares them
+        itself, later."""
+        if reason := shared_gradients(self.network, self.ranks):
             raise ConfigError(
-                f"runner: {type(self).__name__}._train_step did not call self.model, by which the ranks share their "
-                "gradients: each would train a model of its own\n"
-                "call self._forward(datapoint), or self.model(...), and not self.network or a part of it"
+                f"runner: after {type(self).__name__}._train_step the ranks have different gradients ({reason}): each "
+                "would train a model of its own\n"
+                "compute the loss from self._forward(datapoint) or self.model(...), not from self.network or its parts"
             )
 
     def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
@@ -383,7 +384,10 @@ class BaseTrainer(BaseRunner, ABC):
 
     def _extra_state(self) -> dict[str, Any]:
         """What a trainer of one's own has to find again when it is resumed, besides model, criterion, optimizer and
-        scheduler: an average of the weights, a second optimizer. Tensors, numbers, text and containers of them."""
+        scheduler: an average of the weights, a second optimizer. Tensors, numbers, text and containers of them.
+
+        Called on rank 0, with every checkpoint and once before the first step; all ranks are given it back.
+        """
         return {}
 
     def _load_extra_state(self, state: dict[str, Any]) -> None:
@@ -391,7 +395,7 @@ class BaseTrainer(BaseRunner, ABC):
 
     def _remove_checkpoints(self, *, before: int) -> None:
         for epoch, folder in layout.epoch_folders(self.work_dir).items():
-            if epoch < before and epoch not in self.checkpoint_indices:
+            if epoch < before and epoch not in self.checkpoint_indices and not folder.is_symlink():
                 (folder / layout.CHECKPOINT).unlink(missing_ok=True)
 
     def _about(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ DEBUGGER = "debugger"
 
 Split = Literal["validation", "evaluation"]
 
-OF_TRAINING = (CHECKPOINT, TRAINING_LOSSES, "validation_scores.json")
+OF_TRAINING = (TRAINING_LOSSES, "validation_scores.json")
 """What only an epoch of a training run has."""
 
 _EPOCH = re.compile(r"epoch_(0|[1-9][0-9]{0,8})")
