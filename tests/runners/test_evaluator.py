@@ -165,6 +165,18 @@ def test_a_model_that_is_built_for_another_size_keeps_its_own_buffers(changed: d
     assert evaluator.network.get_buffer("grid").tolist() == list(range(changed["size"]))
 
 
+def test_the_work_folder_itself_may_be_a_link_and_nothing_in_it(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    SupervisedEvaluator(evaluation(tmp_path / "run")).run()
+    SupervisedEvaluator(evaluation(tmp_path / "run", overwrite=True, debugger=None)).run()
+    assert {p.name for p in (tmp_path / "disk").iterdir()} >= {"evaluation_scores.json", "outputs"}
+    assert not (tmp_path / "disk" / "debugger").exists()
+    (tmp_path / "disk" / "debugger").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="debugger' is a link; choose another folder"):
+        SupervisedEvaluator(evaluation(tmp_path / "run", overwrite=True))
+
+
 def test_a_checkpoint_alone_makes_no_epoch_of_a_run(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").write_bytes((trained / "epoch_2" / "checkpoint.pt").read_bytes())
     SupervisedEvaluator(evaluation(tmp_path, checkpoint=str(tmp_path))).run()

@@ -44,7 +44,9 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
 
 
 def remove_pages(folder: Path) -> None:
-    """Those of every rank; the folder goes with them unless something else is in it."""
+    """Those of every rank; the folder goes with them unless something else is in it. No link is followed."""
+    if folder.is_symlink():
+        return
     for p in sorted(page_files(folder), key=_catalogues_first):
         p.unlink()
     with contextlib.suppress(OSError):

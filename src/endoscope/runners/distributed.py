@@ -198,7 +198,7 @@ def settle_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def shared_gradients(network: torch.nn.Module, ranks: Ranks) -> str:
+def differing_gradients(network: torch.nn.Module, ranks: Ranks) -> str:
     """Where the ranks have different gradients, as a text; empty where they agree, up to their last digits."""
     sums = {}
     for name, p in network.named_parameters():

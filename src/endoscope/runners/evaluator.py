@@ -48,10 +48,11 @@ class BaseEvaluator(BaseRunner):
         if any((self.work_dir / name).exists() for name in layout.OF_TRAINING):
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} is an epoch of a training run; choose another folder")
         ours = run.job is not None or self.settings.overwrite
-        self._refuse_if(in_the_way([self.work_dir], "evaluation", [self.work_dir / layout.DATAPOINTS], ours=ours))
+        folder = self.work_dir.resolve()  # which may be a link; nothing in it may
+        self._refuse_if(in_the_way([folder], "evaluation", [folder / layout.DATAPOINTS], ours=ours))
 
     def _remove_old(self) -> None:
-        remove_results(self.work_dir, "evaluation")
+        remove_results(self.work_dir.resolve(), "evaluation")
         remove_pages(self.work_dir / layout.DATAPOINTS)
 
     def _init_data(self) -> None:

@@ -10,7 +10,10 @@ from endoscope.runs import layout
 
 
 def remove_results(folder: Path, split: layout.Split) -> None:
-    """What a pass over a dataset leaves in ``folder``: captures, outputs, scores, and of training the losses."""
+    """What a pass over a dataset leaves in ``folder``: captures, outputs, scores, and of training the losses. What is
+    behind a link may belong to another run."""
+    if folder.is_symlink():
+        return
     for name in (layout.DEBUGGER, layout.OUTPUTS):
         remove_pages(folder / name)
     for name in _files(split):

@@ -19,7 +19,7 @@ from endoscope.pages.folders import remove_pages
 from endoscope.runners import checkpoints
 from endoscope.runners.batches import to_device
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, as_criterion
-from endoscope.runners.distributed import lost_connection, settle_buckets, shared_gradients
+from endoscope.runners.distributed import differing_gradients, lost_connection, settle_buckets
 from endoscope.runners.leftovers import in_the_way, remove_results
 from endoscope.runners.loaders import length
 from endoscope.runners.optimizing import check_optimizer, check_scheduler, scheduler_score
@@ -294,7 +294,7 @@ class BaseTrainer(BaseRunner, ABC):
     def _check_gradients(self) -> None:
         """After the first backward: have all ranks the same gradients? To be overridden by a trainer that shares them
         itself, later."""
-        if reason := shared_gradients(self.network, self.ranks):
+        if reason := differing_gradients(self.network, self.ranks):
             raise ConfigError(
                 f"runner: after {type(self).__name__}._train_step the ranks have different gradients ({reason}): each "
                 "would train a model of its own\n"
