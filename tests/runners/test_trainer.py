@@ -222,6 +222,14 @@ def test_a_loop_of_ones_own_needs_no_folder_made(tmp_path: Path) -> None:
     assert read(tmp_path / "run.json")["status"] == "finished"
 
 
+def test_a_validation_alone(tmp_path: Path) -> None:
+    trainer = SupervisedTrainer(config(tmp_path))
+    scores = trainer._val_epoch_()
+    assert scores is not None and list(scores.per_datapoint) == list(range(VAL))
+    assert (tmp_path / "epoch_0" / "validation_scores.json").exists()
+    trainer._close()
+
+
 def test_a_step_that_scores_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^val_dataset: no datapoint was scored; .* not call self.metric.add_to_buff"):
         ScoresNothing(config(tmp_path)).run()

@@ -207,7 +207,7 @@ class BaseTrainer(BaseRunner, ABC):
 
     def _epoch_(self) -> None:
         began = time.monotonic()
-        self.epoch_dir.mkdir(exist_ok=True)
+        self.epoch_dir.mkdir(exist_ok=True)  # here, for who overrides _before_val_loop
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         losses = self._train_epoch_()
         trained = time.monotonic()
@@ -335,6 +335,7 @@ class BaseTrainer(BaseRunner, ABC):
         self.network.eval()
         self.metric.reset_buffer()
         self._seed("validation", self.epoch, self.val_loader)
+        self.epoch_dir.mkdir(exist_ok=True)  # again, for who validates without an epoch
         if self.epoch == self._datapoints_epoch:
             self._keep(self.work_dir / layout.DATAPOINTS, self.val_loader, "inputs", "labels", "meta_info")
         if self.epoch in self.checkpoint_indices:
