@@ -126,6 +126,21 @@ def test_where_there_is_no_thread_to_be_had_the_caller_converts(monkeypatch: pyt
     assert not buffer_threads()
 
 
+def test_there_too_several_may_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda self: no_thread(self) if self.name == "endoscope-buffer" else real(self)
+    )
+    buffer = AsyncBuffer(int, limit=2)
+    putters = [threading.Thread(target=lambda: [buffer.put(i) for i in range(300)], daemon=True) for _ in range(3)]
+    for putter in putters:
+        putter.start()
+    for putter in putters:
+        putter.join(30)
+    assert not any(putter.is_alive() for putter in putters), "it hangs"
+    assert sorted(buffer.values()) == sorted([*range(300)] * 3)
+
+
 def test_there_too_a_convert_function_may_put(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
 

@@ -200,6 +200,18 @@ def test_two_views_of_a_users_collate_are_a_structure_also_in_a_batch_of_two(tmp
         assert canonical(found[k]["inputs"]) == canonical([rows_of([k]), 2 * rows_of([k])])
 
 
+def test_heads_as_many_as_datapoints_from_the_first_batch_on(tmp_path: Path) -> None:
+    z = rows_of([0, 1, 2])
+    pages = DatapointPages(tmp_path, ("outputs",), "all")
+    heads = [{"logits": k * z} for k in range(3)]
+    pages.add({"meta_info": {"idx": torch.arange(3)}, "outputs": {"aux": heads}})
+    pages.close()
+    found = load_debug_outputs(tmp_path)
+    for k in range(3):
+        expected = {"aux": [{"logits": n * rows_of([k])} for n in range(3)]}
+        assert canonical(found[k]["outputs"]) == canonical(expected)
+
+
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1), (3, 1)])
 def test_detections_as_many_as_images(sizes: tuple[int, ...], tmp_path: Path) -> None:
     """Every image has as many boxes as there are images in the batch, so that all could be rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,22 @@ def test_captures_that_no_run_has_made_are_replaced_only_when_asked(tmp_path: Pa
 
 
 class Remembers(nn.Module):
-    """Its running mean is no part of its state_dict, and decides what it computes in evaluation."""
+    """Its running mean is no part of its state_dict, and decides what it computes in evaluation; another begins as
+    None."""
 
     seen: Tensor
+    last: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(6, 3)
         self.register_buffer("seen", torch.zeros(6), persistent=False)
+        self.register_buffer("last", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            self.seen = 0.5 * self.seen + 0.5 * x.mean(0)
-        outputs: Tensor = self.linear(x - self.seen)
+            self.seen, self.last = 0.5 * self.seen + 0.5 * x.mean(0), x.mean(0)
+        outputs: Tensor = self.linear(x - self.seen + (0 if self.last is None else self.last))
         return outputs
 
 
@@ -156,11 +160,15 @@ class Grid(nn.Module):
         return outputs
 
 
+@pytest.mark.filterwarnings("default:checkpoint:UserWarning")
 @pytest.mark.parametrize("changed", [{"size": 12}, {"size": 6, "helped": False}])
 def test_a_model_that_is_built_for_another_size_keeps_its_own_buffers(changed: dict[str, Any], tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path / "run", model=node(Grid, size=6), debugger=None)).run()
     given = {"model": node(Grid, **changed), "debugger": None, "checkpoint": str(tmp_path / "run")}
-    evaluator = SupervisedEvaluator(evaluation(tmp_path / "eval", **given))
+    with warnings.catch_warnings(record=True) as told:
+        evaluator = SupervisedEvaluator(evaluation(tmp_path / "eval", **given))
+    expected = ["checkpoint: the buffer 'grid' is (6,) in the checkpoint, and (12,) here; the model's own is used"]
+    assert [str(one.message) for one in told] == (expected if changed["size"] == 12 else [])
     evaluator.run()
     assert evaluator.network.get_buffer("grid").tolist() == list(range(changed["size"]))
 

@@ -47,10 +47,10 @@ class AsyncBuffer(Generic[T]):
     >>> losses.values()
     [0.5]
 
-    ``limit`` values wait at most; then `put` waits for the thread. When ``convert`` raises, the error is kept, later
-    values are dropped, and `put`, `flush`, `values` and `close` raise `BufferFailed`, until `reset`. The thread starts
-    when values have piled up or are asked for, and ends with `close`, or when nobody holds the buffer any more; so
-    ``convert`` must not hold the buffer. A forked child starts empty, with a thread of its own; so does a copy.
+    About ``limit`` values wait at most; then `put` waits for the thread. When ``convert`` raises, the error is kept,
+    later values are dropped, and `put`, `flush`, `values` and `close` raise `BufferFailed`, until `reset`. The thread
+    starts when values have piled up or are asked for, and ends with `close`, or when nobody holds the buffer any more;
+    so ``convert`` must not hold the buffer. A forked child starts empty, with a thread of its own; so does a copy.
     """
 
     def __init__(self, convert: Callable[[Any], T], *, limit: int = 1024) -> None:
@@ -72,10 +72,9 @@ class AsyncBuffer(Generic[T]):
         if channel.error is not None or self._closed:
             self._refuse(channel)
         copy = snapshot(value)
-        with channel.lock:
-            if len(channel.waiting) >= self._limit:
-                self._worker.wait_for_room(channel, self._limit)
-            channel.waiting.append(copy)
+        if len(channel.waiting) >= self._limit:
+            self._worker.wait_for_room(channel, self._limit)
+        channel.waiting.append(copy)
         if len(channel.waiting) >= min(_WAKE, (self._limit + 1) // 2) and not channel.woken:
             self._worker.ask(channel)
 
@@ -133,8 +132,7 @@ class _Channel(Generic[T]):
     """The values of a buffer between two resets."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a convert function, or a signal handler, may put as well
-        self.room = threading.Condition(self.lock)
+        self.room = threading.Condition()  # of an RLock: a convert function, or a signal handler, may put as well
         self.blocked = 0
         self.waiting: deque[Snapshot] = deque()
         """A value goes when it is in ``kept``: when none waits, all are there."""
@@ -173,14 +171,19 @@ class _Worker(Generic[T]):
             then.set()
 
     def wait_for_room(self, channel: _Channel[T], limit: int) -> None:
-        """The channel's lock is held. The thread itself never waits: nobody else would make room."""
-        channel.blocked += 1
+        """Whoever converts never waits: nobody else would make room."""
+        if self.thread.current or channel.converting._is_owned():  # type: ignore[attr-defined]
+            return
+        with channel.room:
+            channel.blocked += 1
         try:
-            while len(channel.waiting) >= limit and not (channel.forgotten or self._ended or self.thread.current):
+            while len(channel.waiting) >= limit and not (channel.forgotten or self._ended):
                 self.ask(channel)
-                channel.room.wait_for(lambda: len(channel.waiting) < limit or channel.forgotten, _LOOK_S)
+                with channel.room:
+                    channel.room.wait_for(lambda: len(channel.waiting) < limit or channel.forgotten, _LOOK_S)
         finally:
-            channel.blocked -= 1
+            with channel.room:
+                channel.blocked -= 1
 
     def reach(self, channel: _Channel[T]) -> None:
         """Have what was queued so far dealt with."""
@@ -221,7 +224,7 @@ class _Worker(Generic[T]):
                     channel.error = e
                 channel.waiting.popleft()
                 if channel.blocked:
-                    with channel.lock:
+                    with channel.room:
                         channel.room.notify_all()
 
 

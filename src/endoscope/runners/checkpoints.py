@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,20 @@ def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_fitting_buffers(module: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:
-    """Put back what of `other_buffers` the module has as well, of the same shape: it may be built for another size."""
-    has = other_buffers(module)
-    same = {name: v for name, v in found.items() if name in has and has[name].shape == v.shape}
-    load_other_buffers(module, same)
+    """Put back what of `other_buffers` fits: a module that is evaluated may be built for another size, and is told of
+    buffers that have another shape in it."""
+    parts = dict(module.named_modules())
+    for name, value in found.items():
+        prefix, _, last = name.rpartition(".")
+        part = parts.get(prefix)
+        if part is None or last not in part._non_persistent_buffers_set:
+            continue
+        now = part._buffers.get(last)
+        if now is None or now.shape == value.shape:
+            load_other_buffers(module, {name: value})
+        else:
+            shapes = f"{tuple(value.shape)} in the checkpoint, and {tuple(now.shape)} here"
+            warnings.warn(f"checkpoint: the buffer {name!r} is {shapes}; the model's own is used", stacklevel=2)
 
 
 def load_other_buffers(module: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:

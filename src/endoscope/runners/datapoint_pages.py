@@ -80,7 +80,7 @@ class DatapointPages:
 
         Its length tells, unless it happens to be the batch's. Then what the batches before showed of it, or else:
         texts, and tensors with other numbers of rows, are entries; tensors with a row a datapoint are a structure,
-        unless they are in dicts, as those of detectors are, or come from a user's ``collate_fn``.
+        unless it is dicts that are all there is, as of a detector, or they come from a user's ``collate_fn``.
         """
         if isinstance(value, PerDatapoint):
             return len(value) == batch
@@ -91,7 +91,8 @@ class DatapointPages:
             return False
         if not _is_structure(value, batch):
             self._entries[path] = self._entries.get(path, True)
-        return self._entries.get(path, self._listed or any(isinstance(v, Mapping) for v in value))
+        detections = len(path) == 1 and any(isinstance(v, Mapping) for v in value)
+        return self._entries.get(path, self._listed or detections)
 
 
 def _marked(meta_info: Mapping[str, Any], batch: int) -> dict[str, Any]:

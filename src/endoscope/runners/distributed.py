@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import itertools
+import math
 import os
 import re
 import socket
@@ -198,21 +199,30 @@ def settle_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def differing_gradients(network: torch.nn.Module, ranks: Ranks) -> str:
-    """Where the ranks have different gradients, as a text; empty where they agree, up to their last digits."""
+def differing_gradients(network: torch.nn.Module, ranks: Ranks) -> str | None:
+    """Where the ranks have different gradients, as a text; empty where they agree, up to their last digits; None where
+    some are not finite, which tells nothing."""
     sums = {}
     for name, p in network.named_parameters():
         if type(p.grad) is torch.Tensor and p.grad.layout is torch.strided:  # others may be spread over the ranks
             grad = p.grad.detach().abs() if p.grad.is_complex() else p.grad.detach()
-            sums[name] = torch.stack((grad.double().sum(), grad.double().abs().sum()))
-    seen = ranks.gather({name: tuple(pair.tolist()) for name, pair in sums.items()})
-    differs = ""
-    for rank, theirs in enumerate(seen[1:], 1):
-        for name, (total, size) in seen[0].items():
-            other, _ = theirs.get(name, (0.0, 0.0))
-            if abs(total - other) > 1e-4 * size:  # not true of NaN
-                differs = differs or f"of {name!r}, on ranks 0 and {rank}"
-    return str(ranks.agreed(differs))
+            # Both: of a last layer under cross-entropy the sum alone is 0 on every rank.
+            sums[name] = float(grad.sum(dtype=torch.float64)), float(grad.abs().sum(dtype=torch.float64))
+    seen = ranks.gather(sums)
+    return ranks.agreed(_compared(seen) if ranks.first else None)  # type: ignore[no-any-return]
+
+
+def _compared(seen: list[dict[str, tuple[float, float]]]) -> str | None:
+    if not all(math.isfinite(number) for sums in seen for pair in sums.values() for number in pair):
+        return None
+    nothing = (0.0, 0.0)
+    for name in dict.fromkeys(name for sums in seen for name in sums):
+        first = seen[0].get(name, nothing)
+        for rank, sums in enumerate(seen[1:], 1):
+            other = sums.get(name, nothing)
+            if any(abs(x - y) > 1e-4 * max(first[1], other[1]) for x, y in zip(first, other, strict=True)):
+                return f"of {name!r}, on ranks 0 and {rank}"
+    return ""
 
 
 _LOST = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,7 +68,8 @@ def make_loader(
     for one in _samplers(loader):
         if (shared := getattr(one, "generator", None)) is not None and shared is loader.generator:
             # Each its own: from the loader's the seeds of persistent workers are drawn, in their first epoch only.
-            one.generator = torch.Generator().manual_seed(shared.initial_seed())
+            with contextlib.suppress(AttributeError):  # a property
+                one.generator = torch.Generator().manual_seed(shared.initial_seed())
     no_share = sampler is not None and not list(sampler)  # fewer items than ranks
     if isinstance(data, Datapoints) and length(loader) == 0 and not no_share:
         raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")

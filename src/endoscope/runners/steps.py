@@ -48,12 +48,12 @@ class Steps:
             self._tell_left_out(len(step), batches, ranks, epoch)
 
     def _tell_length(self, total: int, came: int) -> None:
-        """Warn, once: the last batches have made no step, or a smaller one."""
+        """Warn, once: the last batches may have made no step, or a smaller one."""
         if not self._length_told:
             self._length_told = True
             warnings.warn(
                 f"train_dataloader: its len() says {total} batches, and it gave {came}; with 'accumulate' the steps "
-                "are made by that number, and the gradients of the last batches were lost; mend its __len__",
+                "are made by that number: some batches may count for less in theirs, or be in none; mend its __len__",
                 stacklevel=2,
             )
 

@@ -146,6 +146,8 @@ class BaseTrainer(BaseRunner, ABC):
             state = checkpoints.load_checkpoint(path, device=self.device)
             if missing := [name for name in ("step", "criterion", "optimizer", "scaler") if name not in state]:
                 raise checkpoints.CheckpointError(f"the checkpoint {str(path)!r} has no {missing[0]!r} to go on with")
+            if state.get("epoch", epoch) != epoch:
+                raise checkpoints.CheckpointError(f"the checkpoint {str(path)!r} is that of epoch {state['epoch']}")
         except checkpoints.CheckpointError as e:
             earlier = checkpoints.latest_checkpoint(self.work_dir, before=epoch)
             then = "no earlier one is there: choose another work_dir to begin anew"
@@ -192,8 +194,7 @@ class BaseTrainer(BaseRunner, ABC):
             self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to go on.")
             self._leave(broken=False)
             return
-        if self.ranks.first:
-            checkpoints.check_storable("_extra_state", self._extra_state())
+        self._refuse(self._why_not_storable() if self.ranks.first else "")
         extra, self._extra = self._extra, {}
         if extra:
             self._load_extra_state(extra)
@@ -271,8 +272,7 @@ class BaseTrainer(BaseRunner, ABC):
             self.scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
         if step_now:
             if self.ranks.several and not self._gradients_checked:
-                self._gradients_checked = True
-                self._check_gradients()
+                self._gradients_checked = bool(self._check_gradients())
             self._optimize()
 
     @abstractmethod
@@ -291,15 +291,17 @@ class BaseTrainer(BaseRunner, ABC):
             "a gradient: return self.criterion(datapoint['outputs'], datapoint['labels'])"
         )
 
-    def _check_gradients(self) -> None:
-        """After the first backward: have all ranks the same gradients? To be overridden by a trainer that shares them
-        itself, later."""
-        if reason := differing_gradients(self.network, self.ranks):
+    def _check_gradients(self) -> bool:
+        """Before the first step: have all ranks the same gradients? Returns whether that can be told; if not, it is
+        asked again. To be overridden by a trainer that shares them itself, in `_optimize`."""
+        reason = differing_gradients(self.network, self.ranks)
+        if reason:
             raise ConfigError(
                 f"runner: after {type(self).__name__}._train_step the ranks have different gradients ({reason}): each "
                 "would train a model of its own\n"
                 "compute the loss from self._forward(datapoint) or self.model(...), not from self.network or its parts"
             )
+        return reason is not None
 
     def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
         """Gradients that are only added up need not be sent to the other ranks."""
@@ -390,6 +392,13 @@ class BaseTrainer(BaseRunner, ABC):
         Called on rank 0, with every checkpoint and once before the first step; all ranks are given it back.
         """
         return {}
+
+    def _why_not_storable(self) -> str:
+        try:
+            checkpoints.check_storable("_extra_state", self._extra_state())
+        except ConfigError as e:
+            return str(e)
+        return ""
 
     def _load_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from what `_extra_state` gave; called by `run`, when the trainer is built."""
