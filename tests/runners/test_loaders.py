@@ -306,6 +306,18 @@ def test_a_generator_that_is_the_loaders_too_becomes_two() -> None:
     assert made.generator is both and sampler.generator is not both
 
 
+def test_a_generator_that_cannot_be_exchanged_is_left() -> None:
+    class Fixed(torch.utils.data.SequentialSampler):
+        @property
+        def generator(self) -> torch.Generator:
+            return both
+
+    both = torch.Generator().manual_seed(4)
+    made = loader(node(batch_size=8, sampler=Fixed(range(20)), generator=both), Numbers())
+    seed_loader(made, order=0, draws=0, epoch=0)
+    assert indices(made) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+
+
 def test_persistent_workers_have_the_order_of_new_ones() -> None:
     orders = []
     for persistent in (False, True):

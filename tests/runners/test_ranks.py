@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -11,13 +12,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from endoscope import load_debug_outputs
-from endoscope.runners.distributed import Share, lost_connection
+from endoscope.runners.distributed import Ranks, Share, differing_gradients, lost_connection
 from endoscope.runs.scores import read_scores
 
 from .test_resume import ROOT
@@ -95,6 +96,51 @@ def test_every_datapoint_once(ranks: int, tmp_path: Path) -> None:
     steps = -(-TRAIN // ranks)
     assert json.loads((folder / "progress.json").read_text())["epochs"][-1]["step"] == 3 * -(-steps // 8)
     assert not [p for p in folder.glob("epoch_*/checkpoint.pt") if p.parent.name == "epoch_0"]
+
+
+class Beside(Ranks):
+    """Rank 0 of two; the other one has the gradients of another model."""
+
+    other: ClassVar[torch.nn.Module]
+
+    def gather(self, value: Any) -> list[Any]:
+        alone = Ranks()
+        seen: list[Any] = []
+        object.__setattr__(alone, "gather", lambda sums: seen.append(sums) or [sums])
+        differing_gradients(self.other, alone)
+        return [value, *seen]
+
+    def agreed(self, value: Any) -> Any:
+        return value
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda grad: None, ""),
+        (lambda grad: grad.mul_(1 + 1e-7), ""),
+        (lambda grad: grad.mul_(2), "of 'weight', on ranks 0 and 1"),
+        (lambda grad: grad[0].add_(1) is grad[1].sub_(1), "of 'weight', on ranks 0 and 1"),  # the same sum
+        (lambda grad: grad[0, 0].fill_(float("nan")), None),
+        (lambda grad: grad[0, 0].fill_(float("inf")), None),
+    ],
+)
+def test_gradients_are_compared(change: Any, expected: str | None) -> None:
+    mine = torch.nn.Linear(4, 3)
+    mine(torch.ones(2, 4)).square().sum().backward()
+    Beside.other = copy.deepcopy(mine)
+    for a, b in zip(mine.parameters(), Beside.other.parameters(), strict=True):
+        assert a.grad is not None
+        b.grad = a.grad.clone()
+    change(Beside.other.weight.grad)
+    assert differing_gradients(mine, Beside(0, 2)) == expected
+
+
+def test_a_gradient_that_only_another_rank_has_differs() -> None:
+    mine = torch.nn.Linear(4, 3)
+    Beside.other = copy.deepcopy(mine)
+    Beside.other(torch.ones(2, 4)).square().sum().backward()
+    assert differing_gradients(mine, Beside(0, 2)) == "of 'weight', on ranks 0 and 1"
 
 
 MORE = """

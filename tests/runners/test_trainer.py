@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.runners import kinds
-from endoscope.runners.checkpoints import load_checkpoint
+from endoscope.runners.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runners.criterion import BaseCriterion, CriterionError
 from endoscope.runners.distributed import Ranks
 from endoscope.runners.metrics.classification import ClassificationMetric
@@ -278,7 +278,7 @@ def test_directions_of_a_metric_that_makes_its_own_are_checked_before_training(t
 @pytest.mark.parametrize("made", [torch.fx.symbolic_trace, lambda net: torch.jit.trace(net, torch.zeros(2, 6))])
 def test_models_whose_class_torch_has_made_can_be_compiled(made: Any, tmp_path: Path) -> None:
     model = made(nn.Sequential(nn.Linear(6, 3)))
-    SupervisedTrainer(config(tmp_path, model=model, compile=True, debugger=None))
+    assert SupervisedTrainer(config(tmp_path, model=model, compile=True, debugger=None)).network is model
 
 
 def test_a_shuffled_validation_keeps_the_same_datapoints_in_every_epoch(tmp_path: Path) -> None:
@@ -388,6 +388,14 @@ def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_remo
     SupervisedTrainer(config(run, epochs=4, checkpoint_method="latest")).run()
     assert read(run / "run.json")["status"] == "finished"
     assert (aside / "epoch_1" / "checkpoint.pt").exists() and (aside / "epoch_2" / ".run.json.1").exists()
+
+
+def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_gone_on_from(tmp_path: Path) -> None:
+    SupervisedTrainer(config(tmp_path)).run()
+    (tmp_path / "epoch_4").mkdir()
+    (tmp_path / "epoch_2" / "checkpoint.pt").rename(tmp_path / "epoch_4" / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=r"epoch_4/checkpoint.pt' is that of epoch 2\nwhen this file is deleted"):
+        SupervisedTrainer(config(tmp_path, epochs=6))
 
 
 def test_ranks_share_the_order_and_draw_apart_but_for_streams(tmp_path: Path) -> None:

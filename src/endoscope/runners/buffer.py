@@ -2,7 +2,7 @@
 
 `AsyncBuffer.put` runs on the caller's thread: it queues a copy and returns. The thread "endoscope-buffer" waits for
 the copy, converts it and keeps the result. It is woken for many values together, and lives on when the buffer is reset:
-beside a model that computes on every core, a thread that starts takes the loop up to 3 ms, and one that wakes 0.1 ms.
+beside a model that computes on every core, a thread that starts takes the loop up to 3 ms.
 """
 
 from __future__ import annotations
