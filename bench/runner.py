@@ -28,10 +28,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from endoscope.commands.digits import DigitNet
 from endoscope.debuggers import FeatureMapDebugger, SequentialDebugger
+from endoscope.runners.loops.progress import Bar, Lines
+from endoscope.runners.loops.supervised import SupervisedTrainer
 from endoscope.runners.metrics.classification import ClassificationMetric
-from endoscope.runners.progress import Bar, Lines
-from endoscope.runners.run_folder import RunFolder
-from endoscope.runners.supervised import SupervisedTrainer
+from endoscope.runners.state.run_folder import RunFolder
 
 ALLOWED = 1.02
 BARE, TRAINER, BAR = "bare loop", "trainer", "trainer, with a terminal's bar"

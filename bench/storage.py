@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from endoscope import BaseDebugger, SequentialDebugger, load_debug_outputs
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.pages import sink
-from endoscope.tensors import Snapshot
 
 SHAPES = {"stage1": (64, 56, 56), "stage2": (128, 28, 28), "stage3": (256, 14, 14), "stage4": (512, 7, 7)}
 MAP_BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.runs import layout, process
 from endoscope.runs.atomic import write_json
 from endoscope.runs.fields import Direction
 from endoscope.runs.scores import Scores, write_scores
-from endoscope.tensors import snapshot
 from endoscope.values import per_datapoint, whole_batch
 
 CLASSES = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from endoscope.randomness import QuietThread
+from endoscope.capturing.randomness import QuietThread
 
 
 class SingleThread:

@@ -1,4 +1,4 @@
-"""What a captured value may hold besides tensors and plain Python: batch markers, and stand-ins for foreign types.
+"""Nested values: walking and sizing them, batch markers, and stand-ins for foreign types.
 
 A debugger marks a value with `per_datapoint` or `whole_batch`. A reader hands out the stand-ins where the run held a
 type that Endoscope will not import: nothing opened is executed, so a dataclass comes back as its name and fields.
@@ -7,9 +7,14 @@ type that Endoscope will not import: nothing opened is executed, so a dataclass 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
-from collections.abc import Iterator, Sequence
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
 
 
 class PerDatapoint(list[Any]):
@@ -160,3 +165,139 @@ def opaque(value: Any) -> Opaque:
     except Exception as e:  # noqa: BLE001  # a broken __repr__ is the user's, and must not lose the record
         text = f"<repr failed: {type(e).__name__}>"
     return Opaque(type_name(type(value)), text if len(text) <= OPAQUE_TEXT else text[: OPAQUE_TEXT - 1] + "…")
+
+
+MAX_DEPTH = 64
+"""How deep a value may be nested; deeper ones are most likely cyclic."""
+
+ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
+         datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
+_NUMBERS = frozenset((int, float, bool, type(None), Summary))
+PLAIN = _NUMBERS | {str, bytes}
+"""Types whose values cannot change and are kept as they are."""
+
+
+def is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def map_value(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
+    """Rebuild containers, handing everything that is none to ``leaf``."""
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
+        return leaf(value)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"value nested deeper than {MAX_DEPTH} levels; is it cyclic?")
+    depth += 1
+    if kind is dict and set(map(type, value)) <= {str}:
+        return {k: map_value(leaf, v, depth) for k, v in value.items()}
+    if kind is PerDatapoint:
+        return PerDatapoint(map_value(leaf, v, depth) for v in value)
+    if kind is WholeBatch:
+        return WholeBatch(map_value(leaf, value.value, depth))
+    if kind is DataclassValue:
+        return DataclassValue(value._type, {k: map_value(leaf, v, depth) for k, v in value._fields.items()})
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and kind not in (Opaque, EnumValue):
+        return DataclassValue(type_name(kind), {k: map_value(leaf, v, depth) for k, v in _fields(value).items()})
+    if isinstance(value, (dict, Mapping)):
+        made = {k if type(k) is str else _key(leaf, k, depth): map_value(leaf, v, depth) for k, v in value.items()}
+        if len(made) < len(value):
+            raise ValueError("a dict has keys that cannot be told apart once they are stored; use text or numbers")
+        return made
+    if isinstance(value, list):
+        return [map_value(leaf, v, depth) for v in value]
+    if is_namedtuple(value):
+        inner = [map_value(leaf, v, depth) for v in value]
+        if kind is NamedTupleValue:
+            return NamedTupleValue(value._type, value._fields, inner)
+        return NamedTupleValue(type_name(kind), value._fields, inner)
+    if isinstance(value, tuple):
+        return tuple(map_value(leaf, v, depth) for v in value)
+    if isinstance(value, (set, frozenset)):
+        kept = set if isinstance(value, set) else frozenset
+        return kept(_key(leaf, v, depth) for v in value)
+    return leaf(value)
+
+
+def _key(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
+    """A dict's key or a set's item, which must stay hashable."""
+    mapped = map_value(leaf, value, depth)
+    try:
+        hash(mapped)
+    except TypeError:
+        return opaque(value)
+    return mapped
+
+
+def apply_tensor_op(func: Callable[[torch.Tensor], Any], inputs: Any) -> Any:
+    """Apply ``func`` to every tensor of a nested value; the rest stays as it is.
+
+    >>> apply_tensor_op(func=lambda t: t + 1, inputs={"a": [torch.zeros(1)], "b": "text"})
+    {'a': [tensor([1.])], 'b': 'text'}
+    """
+    return map_value(lambda v: func(v) if isinstance(v, torch.Tensor) else v, inputs, 0)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Every tensor of a nested value, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > MAX_DEPTH:
+        return
+    elif isinstance(value, DataclassValue):
+        yield from tensors_in(value._fields, depth + 1)
+    elif isinstance(value, WholeBatch):
+        yield from tensors_in(value.value, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors_in(_fields(value), depth + 1)
+    elif isinstance(value, (dict, Mapping)):
+        for v in value.values():
+            yield from tensors_in(v, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from tensors_in(v, depth + 1)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor of a nested value: what a layer that returns a tuple or a ``ModelOutput`` mainly computed."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return next(tensors_in(value), None)
+
+
+def nbytes(value: Any) -> int:
+    """True bytes of the tensors and arrays in a nested value; Python's object headers do not count.
+
+    >>> nbytes({"a": torch.zeros(3), "b": "text"})
+    12
+    """
+    total = 0
+
+    def add(v: Any) -> Any:
+        nonlocal total
+        if isinstance(v, torch.Tensor):
+            total += tensor_nbytes(v)
+        elif isinstance(v, np.ndarray):
+            total += v.nbytes
+        return v
+
+    map_value(add, value, 0)
+    return total
+
+
+def tensor_nbytes(t: torch.Tensor) -> int:
+    if t.layout is torch.strided:
+        return t.numel() * t.element_size()
+    if t.layout is torch.sparse_coo:
+        return tensor_nbytes(t._indices()) + tensor_nbytes(t._values())
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(tensor_nbytes, (t.crow_indices(), t.col_indices(), t.values())))
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(tensor_nbytes, (t.ccol_indices(), t.row_indices(), t.values())))
+    return t.numel() * t.element_size()

@@ -23,8 +23,8 @@ from endoscope import load_debug_outputs
 from endoscope.commands.digits import DigitNet, Digits, evaluation_config, training_config
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
-from endoscope.runners.checkpoints import load_checkpoint
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state.checkpoints import load_checkpoint
 from endoscope.runs.scores import read_scores
 
 SOURCE = Path(__file__).parents[2] / "src"

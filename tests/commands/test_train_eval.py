@@ -107,10 +107,10 @@ def test_the_runner_can_be_set_by_its_path_with_its_keys(tmp_path: Path) -> None
 def test_an_interruption_while_modules_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupting:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "endoscope.runners.config_file":
+            if name == "endoscope.runners.config.file":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "endoscope.runners.config_file")
+    monkeypatch.delitem(sys.modules, "endoscope.runners.config.file")
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     result = invoke("train", write(tmp_path))
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")

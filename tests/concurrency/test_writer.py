@@ -11,9 +11,9 @@ import torch
 from tests.captures import opened
 
 from endoscope import SequentialDebugger
+from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, WriterClosed
-from endoscope.tensors import Snapshot, snapshot
 
 
 class SlowDisk:

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from endoscope import BackwardDebugger, ForwardDebugger, SequentialDebugger, load_debug_outputs
-from endoscope.debuggers import FeatureMapDebugger, captures, guard
+from endoscope.capturing import guard
+from endoscope.capturing import session as captures
+from endoscope.debuggers import FeatureMapDebugger
 from endoscope.debuggers.forms import form_of, may_draw
 
 

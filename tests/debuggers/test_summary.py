@@ -14,9 +14,9 @@ from tests.format.values import DTYPES, from_bytes
 from tests.sameness import canonical
 
 from endoscope import SequentialDebugger, load_debug_outputs, summaries
+from endoscope.capturing.snapshot import snapshot
 from endoscope.debuggers import FeatureMapDebugger
 from endoscope.pages.verify import verify_folder
-from endoscope.tensors import snapshot
 from endoscope.values import Summary, whole_batch
 
 Format = Literal["safetensors", "pickle"]

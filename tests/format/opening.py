@@ -14,7 +14,7 @@ from tests.warm import Say
 from endoscope.errors import EndoscopeError
 from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.pages.verify import verify_folder
-from endoscope.tensors import tensors_in
+from endoscope.values import tensors_in
 
 GOOD = 100
 """The index of a healthy datapoint that must stay readable."""

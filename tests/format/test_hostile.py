@@ -21,6 +21,7 @@ from tests.format.opening import GOOD, GOOD_VALUE
 from tests.sameness import canonical
 from tests.warm import Outcome, WarmProcess
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.errors import UntrustedPickleError
 from endoscope.pages import format
 from endoscope.pages.format import seal, sealed
@@ -28,7 +29,6 @@ from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.sink import SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter
-from endoscope.tensors import snapshot
 
 DATA_START = 4096
 SECONDS, MEGABYTES = 5, 300

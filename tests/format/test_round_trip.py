@@ -23,12 +23,12 @@ from tests.format.values import DTYPES, Box, Detection, Key, Level, Parts, Split
 from tests.sameness import canonical, stored_elements
 from tests.warm import Say, WarmProcess
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.pages import format
 from endoscope.pages.reader import load_debug_outputs
 from endoscope.pages.sink import SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter
-from endoscope.tensors import snapshot
 from endoscope.values import Opaque, per_datapoint, whole_batch
 
 Format = Literal["safetensors", "pickle"]

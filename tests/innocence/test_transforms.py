@@ -15,8 +15,8 @@ from tests.sameness import canonical
 from torch import Tensor, nn
 
 from endoscope import BaseDebugger, EndoscopeError, SequentialDebugger, load_debug_outputs
+from endoscope.capturing.session import MAX_CALLS_OF_A_PART
 from endoscope.debuggers import FeatureMapDebugger
-from endoscope.debuggers.captures import MAX_CALLS_OF_A_PART
 from endoscope.errors import ConfigError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))

@@ -19,12 +19,12 @@ import torch
 from tests.captures import datapoint, debugger, files, opened, write
 from tests.sameness import canonical
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.errors import DamagedRecordError, DatapointNotFoundError, FolderInUseError, PageError
 from endoscope.pages import catalogue, format
 from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.pages.verify import verify_folder
-from endoscope.tensors import snapshot
 from endoscope.values import per_datapoint
 
 

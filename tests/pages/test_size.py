@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.errors import DatapointNotFoundError
 from endoscope.pages.reader import DebugOutputs
 from endoscope.pages.store import PageStore, StoreSettings
-from endoscope.tensors import snapshot
 from endoscope.values import whole_batch
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.captures import opened
 
+from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import FolderInUseError
 from endoscope.pages import pickle_pages
 from endoscope.pages import store as page_store
@@ -21,7 +22,6 @@ from endoscope.pages.folders import make_folder, replace_pages
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, WriterCounts
-from endoscope.tensors import Snapshot, snapshot
 
 PATIENCE_S = 20.0
 

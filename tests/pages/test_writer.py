@@ -19,13 +19,13 @@ from tests.captures import datapoint, debugger, opened
 from tests.sameness import canonical
 
 from endoscope import threads
+from endoscope.capturing.randomness import QuietThread
+from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import PageError
 from endoscope.pages import writer as page_writer
 from endoscope.pages.sink import Captured, SafetensorsSink
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
-from endoscope.randomness import QuietThread
-from endoscope.tensors import Snapshot, snapshot
 
 PATIENCE_S = 20.0
 """How long something that must happen may take; nothing waits so long when all is well."""

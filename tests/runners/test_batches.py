@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from endoscope.errors import DatapointError
-from endoscope.runners.batches import UserCollate, collate, to_device
-from endoscope.runners.datapoints import NumberedItem, datapoint
+from endoscope.runners.data.batches import UserCollate, collate, to_device
+from endoscope.runners.data.datapoints import NumberedItem, datapoint
 
 REMEDY = "make them alike in the dataset, or give the dataloader node a 'collate_fn' that joins them"
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from endoscope.errors import ConfigError
-from endoscope.runners import checkpoints
-from endoscope.runners.checkpoints import (
+from endoscope.runners.state import checkpoints
+from endoscope.runners.state.checkpoints import (
     CheckpointError,
     check_storable,
     latest_checkpoint,

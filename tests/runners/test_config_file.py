@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from endoscope.errors import ConfigError
-from endoscope.runners.config_file import apply_overrides, load_config
+from endoscope.runners.config.file import apply_overrides, load_config
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +107,8 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 WORKERS = """
 import sys
 from endoscope.config import build_from_config
-from endoscope.runners.config_file import load_config
-from endoscope.runners.loaders import make_loader
+from endoscope.runners.config.file import load_config
+from endoscope.runners.data.loaders import make_loader
 
 if __name__ == "__main__":
     config = load_config(sys.argv[1])

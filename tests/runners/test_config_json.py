@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from endoscope.runners.config_file import load_config
-from endoscope.runners.config_json import MAX_ITEMS, MAX_TEXT, MISSING, as_json, differences
+from endoscope.runners.config.file import load_config
+from endoscope.runners.config.plain import MAX_ITEMS, MAX_TEXT, MISSING, as_json, differences
 
 
 class Box:

@@ -14,7 +14,7 @@ from tests.sameness import canonical
 from torch import Tensor
 
 from endoscope import load_debug_outputs, per_datapoint
-from endoscope.runners.datapoint_pages import DatapointPages, Sample
+from endoscope.runners.state.datapoint_pages import DatapointPages, Sample
 
 
 class Pair(NamedTuple):

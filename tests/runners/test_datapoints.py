@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from endoscope.errors import ConfigError, DatapointError
-from endoscope.runners.datapoints import (
+from endoscope.runners.data.datapoints import (
     ADAPTER,
     INPUT_NAMES,
     LABEL_NAMES,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.errors import ConfigError
-from endoscope.runners.checkpoints import CheckpointError
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state.checkpoints import CheckpointError
 from endoscope.runs.scores import read_scores
 
 from .training import DEBUGGER, VAL, Blobs, Net, config, evaluation, node

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from endoscope.runners.interrupt import Interrupt, Interrupted
+from endoscope.runners.loops.interrupt import Interrupt, Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 
 from endoscope.errors import ConfigError, DatapointError
-from endoscope.runners.datapoints import adapt
-from endoscope.runners.loaders import length, make_loader, seed_loader, shuffles
+from endoscope.runners.data.datapoints import adapt
+from endoscope.runners.data.loaders import length, make_loader, seed_loader, shuffles
 
 WORKERS = [0, 2]
 

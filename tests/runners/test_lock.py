@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from endoscope.errors import ConfigError
-from endoscope.runners import lock as lock_module
-from endoscope.runners.lock import FolderLock
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state import lock as lock_module
+from endoscope.runners.state.lock import FolderLock
 
 from .test_ranks import start, wait_for
 from .training import config, evaluation

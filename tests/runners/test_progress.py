@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from endoscope.runners import progress as module
-from endoscope.runners.progress import Bar, Lines, Silent, progress
+from endoscope.runners.loops import progress as module
+from endoscope.runners.loops.progress import Bar, Lines, Silent, progress
 
 
 def test_which(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from endoscope import load_debug_outputs
-from endoscope.runners.distributed import Ranks, Share, differing_gradients, lost_connection
+from endoscope.runners.loops.distributed import Ranks, Share, differing_gradients, lost_connection
 from endoscope.runs.scores import read_scores
 
 from .test_resume import ROOT

@@ -20,8 +20,8 @@ import torch
 from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
 from endoscope.pages.verify import verify_folder
-from endoscope.runners.checkpoints import CheckpointError, load_checkpoint
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runs import atomic
 from endoscope.runs.scores import read_scores
 
@@ -89,7 +89,9 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pat
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "replace", replace)
-        patch.setattr("endoscope.runners.run_folder.RunFolder.end", lambda *_: None)  # a killed process says nothing
+        patch.setattr(
+            "endoscope.runners.state.run_folder.RunFolder.end", lambda *_: None
+        )  # a killed process says nothing
         yield placed
 
 

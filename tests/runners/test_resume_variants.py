@@ -16,10 +16,10 @@ from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from endoscope.errors import ConfigError
-from endoscope.runners import checkpoints
-from endoscope.runners.checkpoints import load_checkpoint
-from endoscope.runners.config_json import as_json
-from endoscope.runners.supervised import SupervisedTrainer
+from endoscope.runners.config.plain import as_json
+from endoscope.runners.loops.supervised import SupervisedTrainer
+from endoscope.runners.state import checkpoints
+from endoscope.runners.state.checkpoints import load_checkpoint
 
 from .training import TRAIN, Blobs, Net, canonical, config, node
 

@@ -13,9 +13,9 @@ import pytest
 
 from endoscope.errors import ConfigError
 from endoscope.pages.folders import make_folder
-from endoscope.runners import run_folder
-from endoscope.runners.run_folder import RunFolder
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state import run_folder
+from endoscope.runners.state.run_folder import RunFolder
 
 from .training import config, evaluation
 

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from endoscope.runners import run_folder
-from endoscope.runners.checkpoints import load_checkpoint
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state import run_folder
+from endoscope.runners.state.checkpoints import load_checkpoint
 from endoscope.runs.about import Status
 
 from .training import config, evaluation

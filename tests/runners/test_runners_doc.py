@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from endoscope.runners import BaseEvaluator, BaseTrainer, SupervisedTrainer
-from endoscope.runners.checkpoints import load_checkpoint
+from endoscope.runners.state.checkpoints import load_checkpoint
 
 from .training import Net, config
 

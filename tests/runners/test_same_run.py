@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from endoscope.errors import ConfigError
-from endoscope.runners import same_run
-from endoscope.runners.config_file import load_config
-from endoscope.runners.supervised import SupervisedTrainer
+from endoscope.runners.config.file import load_config
+from endoscope.runners.loops.supervised import SupervisedTrainer
+from endoscope.runners.state import same_run
 
 from .training import config, node
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from endoscope.debuggers.feature_map import FeatureMapDebugger
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError
-from endoscope.runners import kinds
+from endoscope.runners.config import kinds
+from endoscope.runners.config.settings import Job, Settings, documented_keys, key, key_names
 from endoscope.runners.metrics.regression import RegressionMetric
-from endoscope.runners.settings import Job, Settings, documented_keys, key, key_names
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 NODE = "a node {'class': ..., 'args': {...}}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from endoscope.runners.distributed import Ranks
-from endoscope.runners.steps import Steps
+from endoscope.runners.loops.distributed import Ranks
+from endoscope.runners.loops.steps import Steps
 
 
 def grouped(batches: int, accumulate: int, *, known: bool) -> list[list[int]]:

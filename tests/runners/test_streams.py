@@ -20,7 +20,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from endoscope.runners import distributed, steps
+from endoscope.runners.loops import distributed, steps
 from tests.runners.training import config as make, node
 
 steps.COUNT_MOST = {count_most}

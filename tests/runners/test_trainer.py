@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from endoscope import SequentialDebugger, load_debug_outputs
 from endoscope.errors import ConfigError
-from endoscope.runners import kinds
-from endoscope.runners.checkpoints import CheckpointError, load_checkpoint
+from endoscope.runners.config import kinds
+from endoscope.runners.config.settings import Settings, key
 from endoscope.runners.criterion import BaseCriterion, CriterionError
-from endoscope.runners.distributed import Ranks
+from endoscope.runners.loops.distributed import Ranks
+from endoscope.runners.loops.supervised import SupervisedTrainer
+from endoscope.runners.loops.trainer import BaseTrainer
 from endoscope.runners.metrics.classification import ClassificationMetric
-from endoscope.runners.settings import Settings, key
-from endoscope.runners.supervised import SupervisedTrainer
-from endoscope.runners.trainer import BaseTrainer
+from endoscope.runners.state.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runs import Run
 from endoscope.runs.scores import read_scores
 

@@ -19,9 +19,9 @@ from endoscope import load_debug_outputs
 from endoscope.debuggers import FeatureMapDebugger, SequentialDebugger
 from endoscope.errors import ConfigError, DatapointError
 from endoscope.pages.verify import verify_folder
-from endoscope.runners.checkpoints import CheckpointError
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.state.checkpoints import CheckpointError
 from endoscope.runs import atomic
 from endoscope.runs.scores import Direction, read_scores
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from endoscope.debuggers import ActivationStatsDebugger, FeatureMapDebugger, SequentialDebugger
-from endoscope.runners.checkpoints import load_checkpoint
 from endoscope.runners.metrics.classification import ClassificationMetric
+from endoscope.runners.state.checkpoints import load_checkpoint
 
 TRAIN, VAL = 44, 23
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.runs.atomic import write_json
 from endoscope.runs.scores import Scores, write_scores
-from endoscope.tensors import snapshot
 
 NAN = float("nan")
 RUN: dict[str, Any] = {

@@ -15,16 +15,16 @@ import pytest
 import torch
 from tests.runners.training import VAL, Blobs, config, evaluation
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.errors import DamagedRecordError, EndoscopeError
 from endoscope.pages.reader import DebugOutputs
 from endoscope.pages.store import PageStore, StoreSettings
-from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runs import Run, RunNotFoundError, layout
 from endoscope.runs import run as run_module
 from endoscope.runs.atomic import write_json
 from endoscope.runs.process import identity
 from endoscope.runs.scores import write_scores
-from endoscope.tensors import snapshot
 
 from .folders import CONFIG, NAN, PROGRESS, RUN, SCORES, change, make_evaluation, make_pages, make_training
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from endoscope.render.numbers import Numbers
+from endoscope.render.registry import About, View
 from endoscope.viewer.differences import difference, difference_picture, differing, numbers_of
-from endoscope.viewer.render.numbers import Numbers
-from endoscope.viewer.render.registry import About, View
 
 G = torch.Generator().manual_seed(0)
 

@@ -35,10 +35,10 @@ from tests.viewer.asgi import entered
 
 from endoscope.runs import find_runs
 from endoscope.viewer.app import SCREENS, create_app
-from endoscope.viewer.display import display_debug_outputs
-from endoscope.viewer.export import Wanted, made_page
+from endoscope.report.display import display_debug_outputs
+from endoscope.report.export import Wanted, made_page
 from endoscope.viewer.library import Library
-from endoscope.viewer.notebook import run_html
+from endoscope.report.notebook import run_html
 
 folder, twin = Path(sys.argv[1]), sys.argv[2] == "twin"
 sys.addaudithook(hook)

@@ -9,8 +9,8 @@ import pytest
 from tests.viewer import runs
 from tests.viewer.api import Viewer
 
+from endoscope.render import colours
 from endoscope.runs import Run
-from endoscope.viewer.render import colours
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 from tests.viewer import runs
 from tests.viewer.asgi import entered
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.pages.store import PageStore, StoreSettings
 from endoscope.runs import run
-from endoscope.tensors import snapshot
 from endoscope.viewer.app import create_app
 from endoscope.viewer.library import Library
 

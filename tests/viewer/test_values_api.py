@@ -14,10 +14,10 @@ from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
 from endoscope.pages.reader import DebugOutputs
+from endoscope.render import About, Renderer, register, unregister
+from endoscope.runs.datapoint import Datapoint
 from endoscope.values import per_datapoint
 from endoscope.viewer import compare_api
-from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.render import About, Renderer, register, unregister
 
 
 # ---------------------------------------------------------------- /api/datapoint

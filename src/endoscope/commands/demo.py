@@ -32,7 +32,7 @@ def demo(work_dir: Path | None, epochs: int, no_view: bool) -> None:
     from endoscope.commands.console import console
     from endoscope.commands.digits import Digits, evaluation_config, training_config
     from endoscope.errors import ConfigError
-    from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+    from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 
     if os.environ.get("ENDOSCOPE", "").lower() == "off":
         raise ConfigError("ENDOSCOPE=off is set, so that nothing is captured; unset it for the demo")

@@ -47,11 +47,11 @@ def run_config(
 
 def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> None:
     from endoscope.errors import ConfigError
-    from endoscope.runners import kinds
-    from endoscope.runners.config_file import apply_overrides, load_config
-    from endoscope.runners.runner import BaseRunner
-    from endoscope.runners.settings import key_names, read_key
-    from endoscope.runners.supervised import SupervisedEvaluator, SupervisedTrainer
+    from endoscope.runners.config import kinds
+    from endoscope.runners.config.file import apply_overrides, load_config
+    from endoscope.runners.config.settings import key_names, read_key
+    from endoscope.runners.loops.runner import BaseRunner
+    from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 
     loaded = load_config(path)
     # The runner comes first: it says which other keys there are.

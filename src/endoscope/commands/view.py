@@ -85,7 +85,7 @@ def _export(
     overwrite: bool,
 ) -> None:
     try:
-        from endoscope.viewer.export import Wanted, export
+        from endoscope.report.export import Wanted, export
     except ModuleNotFoundError as e:
         raise _missing(e) from e
     wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)

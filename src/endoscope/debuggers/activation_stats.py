@@ -18,8 +18,7 @@ from endoscope.statistics import (
     l2_norm,
     summarize,
 )
-from endoscope.tensors import first_tensor
-from endoscope.values import per_datapoint
+from endoscope.values import first_tensor, per_datapoint
 
 SAMPLE_VALUES = 100
 """How many values of each datapoint are kept for inspection."""

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.statistics import summarize
-from endoscope.tensors import tensors_in
-from endoscope.values import per_datapoint
+from endoscope.values import per_datapoint, tensors_in
 
 _TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 2e-2}
 

@@ -9,8 +9,7 @@ import torch
 from endoscope.debuggers.forms import of_any_tensor
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.summaries import summaries_made
-from endoscope.tensors import first_tensor
-from endoscope.values import Summary
+from endoscope.values import Summary, first_tensor
 
 _STATS = Summary(of="feature_map")
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from endoscope.capturing.snapshot import Form
 from endoscope.debuggers.base_debugger import BaseDebugger
-from endoscope.tensors import PLAIN, Form
+from endoscope.values import PLAIN
 
 _READY_MADE = "endoscope.debuggers."  # where the ready-made debuggers live, which draw nothing, and no user's subclass
 _RUN_NOTHING = frozenset((

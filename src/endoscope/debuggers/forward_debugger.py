@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.debuggers.base_debugger import BaseDebugger, Calls, checked_calls
-from endoscope.tensors import snapshot
 
 
 class ForwardDebugger(BaseDebugger):

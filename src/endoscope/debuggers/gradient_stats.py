@@ -8,8 +8,7 @@ import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.statistics import as_rows, datapoint_shape, fraction_zero, l2_norm, summarize
-from endoscope.tensors import first_tensor
-from endoscope.values import per_datapoint
+from endoscope.values import first_tensor, per_datapoint
 
 
 class GradientStatsDebugger(BackwardDebugger):

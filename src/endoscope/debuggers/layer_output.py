@@ -11,7 +11,7 @@ from torch import Tensor
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.errors import ConfigError
 from endoscope.statistics import channel_dim, datapoint_shape
-from endoscope.tensors import first_tensor
+from endoscope.values import first_tensor
 
 _POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from endoscope.calling import call_model
+from endoscope.capturing.calling import call_model
+from endoscope.capturing.undisturbed import undisturbed
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.explain.undisturbed import undisturbed
 from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.statistics import channel_dim
-from endoscope.tensors import first_tensor, is_namedtuple, tensors_in
+from endoscope.values import first_tensor, is_namedtuple, tensors_in
 
 MAX_PREFIX_TOKENS = 8
 """How many tokens before the image's own (class token, registers) are recognised as such."""

@@ -17,8 +17,7 @@ from endoscope.errors import PageFormatError
 from endoscope.pages import scalars
 from endoscope.pages.format import DTYPES
 from endoscope.summaries import summaries_made
-from endoscope.tensors import MAX_DEPTH
-from endoscope.values import PerDatapoint
+from endoscope.values import MAX_DEPTH, PerDatapoint
 
 _NESTED = frozenset((dict, list))
 

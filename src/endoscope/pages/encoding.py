@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import xxhash
 
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.pages import format, scalars
 from endoscope.pages.format import ALIGN, DTYPES, NAMES, Dtype, seal, to_json
-from endoscope.tensors import MAX_DEPTH, Snapshot, tensors_in
-from endoscope.values import PerDatapoint, Summary, WholeBatch
+from endoscope.values import MAX_DEPTH, PerDatapoint, Summary, WholeBatch, tensors_in
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from endoscope.capturing.snapshot import snapshot
 from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import format, page, scalars
 from endoscope.pages.sink import Captured, Lost, SafetensorsSink
 from endoscope.pages.writer import PageWriter
 from endoscope.summaries import summaries_made
-from endoscope.tensors import apply_tensor_op, snapshot
-from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
+from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch, apply_tensor_op
 
 
 def joblib() -> Any:

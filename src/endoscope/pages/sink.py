@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.pages import catalogue, header, page
 from endoscope.pages.encoding import Record, encode_record
-from endoscope.tensors import Snapshot
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import torch
 
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.errors import ConfigError, PageError
 from endoscope.pages import page
 from endoscope.pages.folders import check_folder, make_folder, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
-from endoscope.tensors import Snapshot
 
 log = logging.getLogger("endoscope")
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from endoscope.capturing.snapshot import Snapshot, weight
 from endoscope.errors import PageError
 from endoscope.pages.sink import Captured, PageSink
-from endoscope.tensors import Snapshot, weight
 from endoscope.threads import SingleThread
 
 log = logging.getLogger("endoscope")

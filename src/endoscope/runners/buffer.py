@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.tensors import Snapshot, snapshot
 from endoscope.threads import SingleThread
 
 log = logging.getLogger("endoscope")

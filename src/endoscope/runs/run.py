@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from endoscope.errors import EndoscopeError, PageError
 from endoscope.pages.files import Listing, sort_names
 from endoscope.pages.reader import Damage, DebugOutputs
+from endoscope.report.summary import summary_html
 from endoscope.runs import fields, layout
 from endoscope.runs.about import About, read_about
 from endoscope.runs.fields import Direction
@@ -38,7 +39,6 @@ from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
 from endoscope.runs.scores import score_label
 from endoscope.runs.status import Status, true_status
-from endoscope.runs.summary import summary_html
 
 Kind = Literal["training", "evaluation", "unknown"]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from endoscope.pages.reader import load_debug_outputs
-    from endoscope.viewer.display import display_debug_outputs
-    from endoscope.viewer.notebook import run_html
-    from endoscope.viewer.render import About, Numbers, Picture, Renderer, View, register, unregister
+    from endoscope.render import About, Numbers, Picture, Renderer, View, register, unregister
+    from endoscope.report.display import display_debug_outputs
+    from endoscope.report.notebook import run_html
     from endoscope.viewer.serve import Server
 
 __all__ = [
@@ -34,16 +34,16 @@ __all__ = [
 
 _MODULE_OF = {
     "Server": "endoscope.viewer.serve",
-    "display_debug_outputs": "endoscope.viewer.display",
+    "display_debug_outputs": "endoscope.report.display",
     "load_debug_outputs": "endoscope.pages.reader",
-    "run_html": "endoscope.viewer.notebook",
+    "run_html": "endoscope.report.notebook",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'endoscope.viewer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF.get(name, "endoscope.viewer.render")), name)
+    value = getattr(importlib.import_module(_MODULE_OF.get(name, "endoscope.render")), name)
     globals()[name] = value  # the next access is a plain lookup
     return value
 

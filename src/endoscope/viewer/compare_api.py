@@ -11,17 +11,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from endoscope.errors import EndoscopeError
+from endoscope.render.images import channels_first
+from endoscope.render.plain import jsonable
+from endoscope.render.registry import PICTURES
+from endoscope.runs.datapoint import Datapoint, NotShown
+from endoscope.runs.datapoint_values import Found
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import answer
-from endoscope.viewer.datapoint import Datapoint, NotShown
 from endoscope.viewer.differences import Difference, are_classes, difference, differing, has_picture, numbers_of
 from endoscope.viewer.library import Library, Refusal, Selection, epoch_name, epoch_of, needed_epoch, whole
 from endoscope.viewer.neighbours import nearest_success
-from endoscope.viewer.render.images import channels_first
-from endoscope.viewer.render.plain import jsonable
-from endoscope.viewer.render.registry import PICTURES
 from endoscope.viewer.side import Json, Side, is_before, metric_of
-from endoscope.viewer.values import Found
 
 MOST_EPOCHS = 100
 """Epochs of one datapoint through time."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from endoscope.viewer.render import attention, colours, images, sheets
-from endoscope.viewer.render.curves import is_number_list
-from endoscope.viewer.render.numbers import Array, Numbers, dot, is_numbers
-from endoscope.viewer.render.pictures import Picture
-from endoscope.viewer.render.registry import About, View
-from endoscope.viewer.render.shapes import Maps, maps, matrix
-from endoscope.viewer.render.sheets import Sheet
+from endoscope.render import attention, colours, images, sheets
+from endoscope.render.curves import is_number_list
+from endoscope.render.numbers import Array, Numbers, dot, is_numbers
+from endoscope.render.pictures import Picture
+from endoscope.render.registry import About, View
+from endoscope.render.shapes import Maps, maps, matrix
+from endoscope.render.sheets import Sheet
 
 MOST = 1 << 24
 """Values of tensors that are compared, or drawn."""

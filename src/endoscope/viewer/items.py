@@ -10,12 +10,12 @@ import numpy as np
 import xxhash
 
 from endoscope.errors import EndoscopeError
-from endoscope.viewer.datapoint import Datapoint
-from endoscope.viewer.render.curves import is_number_list
-from endoscope.viewer.render.numbers import Array, Numbers, is_numbers, laid_out, statistics
-from endoscope.viewer.render.plain import jsonable, type_of
-from endoscope.viewer.render.registry import PICTURES, About, Problem, describe, draw
-from endoscope.viewer.values import SECTIONS, Found, item_id
+from endoscope.render.curves import is_number_list
+from endoscope.render.numbers import Array, Numbers, is_numbers, laid_out, statistics
+from endoscope.render.plain import jsonable, type_of
+from endoscope.render.registry import PICTURES, About, Problem, describe, draw
+from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint_values import SECTIONS, Found, item_id
 
 Address = Callable[[Found, str], str]
 """Where the picture of an item is; the text changes with what is seen in it."""

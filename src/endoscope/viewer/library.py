@@ -23,7 +23,7 @@ from endoscope.errors import EndoscopeError
 from endoscope.pages.files import list_folder
 from endoscope.runs import Epoch, Run, RunNotFoundError, find_runs, layout
 from endoscope.runs.files import clean
-from endoscope.viewer.ranking import PERCENTILE
+from endoscope.runs.ranking import PERCENTILE
 
 MOST_RUNS = 16
 """Runs that one query may name."""

@@ -8,12 +8,11 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from endoscope.runs import Epoch, Run
-from endoscope.viewer import ranking
-from endoscope.viewer.datapoint import Datapoint
+from endoscope.render.numbers import Array, laid_out
+from endoscope.runs import Epoch, Run, ranking
+from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint_values import walk
 from endoscope.viewer.differences import numbers_of
-from endoscope.viewer.render.numbers import Array, laid_out
-from endoscope.viewer.values import walk
 
 LOOKED_AT = 1000
 """Datapoints whose label is read, spread evenly over those that do not fail."""

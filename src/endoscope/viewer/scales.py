@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from endoscope.render import colours, sheets
+from endoscope.render.pictures import Range
 from endoscope.viewer.differences import Difference
 from endoscope.viewer.library import Refusal
-from endoscope.viewer.render import colours, sheets
-from endoscope.viewer.render.pictures import Range
 
 _MAPPED = ("channels", "heatmap", "attention")
 

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from endoscope.errors import closest
-from endoscope.runs import Epoch, Run, ScoreTable, layout
+from endoscope.runs import Epoch, Run, ScoreTable, layout, ranking
 from endoscope.runs.fields import Direction
 from endoscope.runs.files import clean
-from endoscope.viewer import arrays, ranking
+from endoscope.viewer import arrays
 from endoscope.viewer.answers import answer, answer_once, encode, number, numbers
 from endoscope.viewer.cache import Cache
 from endoscope.viewer.footprint import Footprint, footprint

@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from endoscope.runs import Epoch
-from endoscope.viewer import items, ranking
-from endoscope.viewer.datapoint import Datapoint
+from endoscope.runs import Epoch, ranking
+from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint_values import Found
+from endoscope.viewer import items
 from endoscope.viewer.library import Entry, Refusal, Selection, epoch_name, needed_epoch
-from endoscope.viewer.values import Found
 
 Json = dict[str, Any]
 

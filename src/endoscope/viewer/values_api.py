@@ -14,16 +14,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from endoscope.errors import EndoscopeError
-from endoscope.runs import Epoch, Run
-from endoscope.viewer import items, ranking, scales
+from endoscope.render.plain import jsonable
+from endoscope.render.registry import View, describe, picture
+from endoscope.runs import Epoch, Run, ranking
+from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint_values import Found
+from endoscope.viewer import items, scales
 from endoscope.viewer.answers import answer, encode
-from endoscope.viewer.datapoint import Datapoint
 from endoscope.viewer.differences import difference_picture, numbers_of
 from endoscope.viewer.library import Library, Refusal, Selection, epoch_name, needed_epoch, scores_name, whole
-from endoscope.viewer.render.plain import jsonable
-from endoscope.viewer.render.registry import View, describe, picture
 from endoscope.viewer.side import Json, Side, is_before, metric_of, prediction_of
-from endoscope.viewer.values import Found
 
 MOST_WORST = 200
 MOST_CAPTURED = 10_000

@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 import torch
 
+from endoscope.capturing.guard import Failures, Guard, OnError
+from endoscope.capturing.session import FUSED, Captures
+from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
-from endoscope.debuggers.captures import FUSED, Captures
 from endoscope.debuggers.forms import may_draw
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.debuggers.guard import Failures, Guard, OnError
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
 from endoscope.summaries import summaries_made
-from endoscope.tensors import Snapshot, snapshot
 
 log = logging.getLogger("endoscope")
 

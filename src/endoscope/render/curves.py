@@ -1,0 +1,73 @@
+"""Short rows of numbers as lines, long ones as a histogram."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from endoscope.render.numbers import Numbers, statistics
+from endoscope.render.registry import About, Body, Renderer
+from endoscope.render.shapes import vector
+
+LINE = 2048
+"""Values of the longest line."""
+_BINS = 64
+_HISTOGRAM_OF = 1 << 24
+
+
+def is_number_list(value: Any) -> bool:
+    """Whether a value is a list of plain numbers."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(type(v) in (float, bool) or (type(v) is int and v.bit_length() <= 1000) for v in value)
+
+
+class LineRenderer(Renderer):
+    """One value after the other."""
+
+    form = "line"
+
+    def fits(self, value: Any, about: About) -> bool:
+        if isinstance(value, Numbers):
+            row = vector(value)
+            return row is not None and 0 < row.size <= LINE
+        return is_number_list(value)
+
+    def body(self, value: Any, about: About) -> Body:
+        if isinstance(value, Numbers):
+            values, of = value.reshaped(-1).take().tolist(), value.size
+        else:
+            values, of = [float(v) if abs(v) > 1 << 53 else v for v in value[:LINE]], len(value)
+        note = None if len(values) == of else f"the first {len(values):,} of {of:,} values"
+        series = [{"name": about.name.rpartition("/")[2], "values": values}]
+        return {"series": series, "shown": len(values), "of": of, "note": note}
+
+
+class HistogramRenderer(Renderer):
+    """How often which values come, of tensors that have no better form."""
+
+    form = "histogram"
+
+    def fits(self, value: Any, about: About) -> bool:
+        return isinstance(value, Numbers) and value.size > 1
+
+    def body(self, value: Any, about: About) -> Body:
+        found = statistics(value)
+        if found.min is None or found.max is None:
+            return {"edges": [], "counts": [], "note": "no value is finite"}
+        low, high = float(found.min), float(found.max)
+        half = high * 0.5 - low * 0.5
+        edges = low + np.linspace(0.0, 1.0, _BINS + 1) * half + np.linspace(0.0, 1.0, _BINS + 1) * half
+        counts = np.zeros(_BINS, np.int64)
+        for chunk in value.chunks(_HISTOGRAM_OF):
+            x = chunk.astype(np.float64)
+            x = x[np.isfinite(x)]
+            places = (
+                np.zeros(x.size, np.int64) if half == 0 else ((x * 0.5 - low * 0.5) / half * _BINS).astype(np.int64)
+            )
+            counts += np.bincount(np.clip(places, 0, _BINS - 1), minlength=_BINS)
+        notes = [f"of the first {_HISTOGRAM_OF:,} of {value.size:,} values"] if value.size > _HISTOGRAM_OF else []
+        if found.nan or found.inf:
+            notes.append(f"{found.nan:,} NaN and {found.inf:,} infinite values are not counted")
+        return {"edges": edges.tolist(), "counts": counts.tolist(), "note": "; ".join(notes) or None}

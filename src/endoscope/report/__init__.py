@@ -1,0 +1,1 @@
+"""A run or a datapoint as text, HTML and notebook views, without a server."""

@@ -1,0 +1,1 @@
+"""The config of a run: its keys, its file, its text."""

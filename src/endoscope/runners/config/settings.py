@@ -1,0 +1,277 @@
+"""Settings: every key of a config, its default and its meaning. The only place that knows them.
+
+``docs/config.md`` is generated from here. Nothing is built: nodes stay nodes, checked as far as that is possible.
+"""
+# ruff: noqa: RUF009 - `key` makes a field, as dataclasses.field does
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+
+from endoscope.config import check_node, is_node
+from endoscope.errors import ConfigError, closest
+from endoscope.runners.config import kinds
+from endoscope.runners.config.kinds import Kind, Refused
+from endoscope.runners.metric import BaseMetric
+
+Job = Literal["train", "eval"]
+JOBS: dict[Job, str] = {"train": "train", "eval": "evaluate"}
+
+_BOTH: tuple[Job, ...] = ("train", "eval")
+_TRAIN: tuple[Job, ...] = ("train",)
+_EVAL: tuple[Job, ...] = ("eval",)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of one key: the values that fit, the meaning, the jobs that need it and that use it."""
+
+    kind: Kind
+    meaning: str
+    required: tuple[Job, ...]
+    jobs: tuple[Job, ...]
+    default_text: str | None
+
+    def describe_default(self, default: Any) -> str:
+        if self.required:
+            return "required" if self.required == self.jobs == _BOTH else f"required to {JOBS[self.required[0]]}"
+        return self.default_text or f"`{default!r}`"
+
+
+def key(
+    kind: Kind,
+    meaning: str,
+    *,
+    default: Any = None,
+    required: tuple[Job, ...] = (),
+    jobs: tuple[Job, ...] = _BOTH,
+    default_text: str | None = None,
+) -> Any:
+    """A field of `Settings`: what fits, what it means, its default or the jobs that cannot do without it."""
+    return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, required, jobs, default_text)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A config that was checked, with its defaults filled in; made by `from_config`.
+
+    >>> settings = Settings.from_config(config, job="train")
+    >>> settings.epochs, settings.seed
+    (10, 0)
+
+    A runner with keys of its own has a class with more fields, and its config may hold them:
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class MarginSettings(Settings):
+    ...     margin: float = key(kinds.positive(), "the margin of the loss", default=0.2)
+    ...     warmup: int | None = None           # checked as far as the annotation is a plain one
+    """
+
+    work_dir: Path = key(kinds.path(), "the folder of the run; made when it does not exist", required=_BOTH)
+    epochs: int = key(
+        kinds.whole(at_least=1), "how many times to go through `train_dataset`", default=0, required=_TRAIN, jobs=_TRAIN
+    )
+    seed: int = key(
+        kinds.whole(at_least=0, at_most=2**32 - 1),
+        "of every random number: initial weights, order of the data, augmentation",
+        default=0,
+    )
+    train_dataset: Any = key(kinds.dataset(), "what is learned from", required=_TRAIN, jobs=_TRAIN)
+    val_dataset: Any = key(kinds.dataset(), "what each epoch is validated on", required=_TRAIN, jobs=_TRAIN)
+    eval_dataset: Any = key(kinds.dataset(), "what is evaluated", required=_EVAL, jobs=_EVAL)
+    train_dataloader: Any = key(
+        kinds.optional(kinds.node("dataset")),
+        "how `train_dataset` becomes batches; the runner adds `dataset`",
+        jobs=_TRAIN,
+        default_text="a `DataLoader` with `batch_size=32, shuffle=True`",
+    )
+    val_dataloader: Any = key(
+        kinds.optional(kinds.node("dataset")),
+        "the same for `val_dataset`",
+        jobs=_TRAIN,
+        default_text="a `DataLoader` with `batch_size=32`",
+    )
+    eval_dataloader: Any = key(
+        kinds.optional(kinds.node("dataset")),
+        "the same for `eval_dataset`",
+        jobs=_EVAL,
+        default_text="a `DataLoader` with `batch_size=32`",
+    )
+    model: Any = key(
+        kinds.node_or("a torch.nn.Module", lambda value: isinstance(value, torch.nn.Module)),
+        "the model",
+        required=_BOTH,
+    )
+    criterion: Any = key(
+        kinds.node_or("a callable", callable),
+        "the loss: called with the outputs and the labels",
+        required=_TRAIN,
+        jobs=_TRAIN,
+    )
+    metric: Any = key(
+        kinds.node_or("a BaseMetric", lambda value: isinstance(value, BaseMetric)),
+        "the scores of every datapoint",
+        required=_BOTH,
+    )
+    optimizer: Any = key(kinds.node("params"), "the optimizer; the runner adds `params`", required=_TRAIN, jobs=_TRAIN)
+    scheduler: Any = key(
+        kinds.optional(kinds.node("optimizer")),
+        "changes the learning rate; the runner adds `optimizer`",
+        jobs=_TRAIN,
+    )
+    scheduler_step: Literal["epoch", "step"] = key(
+        kinds.choice("epoch", "step"), "what the scheduler steps after", default="epoch", jobs=_TRAIN
+    )
+    scheduler_score: str | None = key(
+        kinds.optional(kinds.text()),
+        "the validation score that `ReduceLROnPlateau` looks at; its `mode` has to be that of the score",
+        jobs=_TRAIN,
+        default_text="the score `loss` where the metric has one, otherwise the training loss",
+    )
+    checkpoint_method: int | Literal["all", "latest"] = key(
+        kinds.either(kinds.whole(at_least=1), kinds.choice("all", "latest")),
+        "which checkpoints stay, and which epochs the debugger looks into: every n epochs and the last; all; "
+        "only the newest",
+        default="latest",
+        jobs=_TRAIN,
+    )
+    checkpoint: Path | None = key(
+        kinds.optional(kinds.path()),
+        "the weights that are evaluated: a `checkpoint.pt`, or a folder that has one (an epoch, or a run, whose last "
+        "counts); without it the model as it was built",
+        jobs=_EVAL,
+    )
+    debugger: Any = key(
+        kinds.optional(kinds.node("model")),
+        "what looks inside the model while it is validated or evaluated; the runner adds `model`",
+    )
+    device: str = key(kinds.device(), "where the model runs; `'auto'` takes CUDA when there is one", default="auto")
+    precision: Literal["float32", "bfloat16", "float16"] = key(
+        kinds.choice("float32", "bfloat16", "float16"),
+        "of the forward pass, by autocast; `'float16'` also scales the loss",
+        default="float32",
+    )
+    torch_threads: int | None = key(
+        kinds.optional(kinds.whole(at_least=1)),
+        "how many threads torch computes with on the CPU while the run runs; `None` leaves that alone",
+    )
+    accumulate: int = key(
+        kinds.whole(at_least=1), "how many batches make one step of the optimizer", default=1, jobs=_TRAIN
+    )
+    unused_parameters: bool = key(
+        kinds.flag(),
+        "whether a step may leave parameters of the model without a gradient; only ranks need to know "
+        "(`find_unused_parameters` of `DistributedDataParallel`, which then looks for them in every step)",
+        default=False,
+        jobs=_TRAIN,
+    )
+    clip_norm: float | None = key(
+        kinds.optional(kinds.positive()), "gradients are scaled down to this norm, all together", jobs=_TRAIN
+    )
+    compile: bool = key(
+        kinds.flag(),
+        "whether `torch.compile` compiles the model; of a plain `nn.Sequential` torch compiles only the layers that "
+        "are not its own, and you are told",
+        default=False,
+    )
+    save_datapoints: int | Literal["all"] | None = key(
+        kinds.optional(kinds.either(kinds.whole(at_least=1), kinds.choice("all"))),
+        "how many of the validated or evaluated datapoints are kept in the run for the viewer, with their inputs, "
+        "labels, meta_info and, at checkpoint epochs, outputs: the first n, all, or none",
+        default=2000,
+    )
+    class_names: tuple[str, ...] | None = key(
+        kinds.optional(kinds.texts()),
+        "names of the classes, for display; otherwise the dataset's own `class_names` or `classes`",
+    )
+
+    overwrite: bool = key(
+        kinds.flag(),
+        "whether what an earlier evaluation, or a capture by hand, left in `work_dir` may be replaced",
+        default=False,
+        jobs=_EVAL,
+    )
+    runner: Any = key(
+        kinds.optional(kinds.a_class()),
+        "what runs it: your own subclass of `BaseTrainer` or `BaseEvaluator`",
+        default_text="`SupervisedTrainer` or `SupervisedEvaluator`",
+    )
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, job: Job) -> Self:
+        """Check a whole config for a job and fill in its defaults. The first mistake is a `ConfigError`.
+
+        One config may serve both jobs: keys that only the other one uses must be spelt right and are not checked
+        further.
+        """
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"the config is {kinds.shown(config)}; expected a dict from keys to values")
+        keys = {name: known for name, known, _ in cls._keys()}
+        for name in config:
+            if name not in keys:
+                raise ConfigError(f"{name}: no such key{closest(str(name), keys, most=1)}\nknown: {', '.join(keys)}")
+        for name, known in keys.items():
+            if job in known.required and name not in config:
+                raise ConfigError(f"{name}: missing; needed to {JOBS[job]}: {known.meaning}\n{_expected(known)}")
+        used = {name: value for name, value in config.items() if job in keys[name].jobs}
+        return cls(**{name: _read(name, keys[name], value) for name, value in used.items()})
+
+    @classmethod
+    def _keys(cls) -> Iterator[tuple[str, Key, Any]]:
+        for field in dataclasses.fields(cls):
+            yield field.name, field.metadata.get("key") or _plain_key(cls, field), _default(field)
+
+
+def _plain_key(settings: type[Settings], field: dataclasses.Field[Any]) -> Key:
+    """A field that a subclass adds without `key`: its annotation says what fits."""
+    try:
+        annotation = typing.get_type_hints(settings).get(field.name)
+    except (NameError, TypeError):  # it names what only a type checker imports
+        annotation = None
+    required = _BOTH if _default(field) is dataclasses.MISSING else ()
+    return Key(kinds.annotated(annotation), f"a setting of {settings.__name__}", required, _BOTH, None)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def key_names(settings: type[Settings] = Settings) -> Sequence[str]:
+    """The name of every key."""
+    return [name for name, _, _ in settings._keys()]
+
+
+def documented_keys(settings: type[Settings] = Settings) -> str:
+    """Every key as a Markdown table; `docs/config.md` holds this text."""
+    rows = ["| key | default | value | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{name}` | {known.describe_default(default)} | {known.kind.expected} | {known.meaning} |"
+        for name, known, default in settings._keys()
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def read_key(name: str, value: Any) -> Any:
+    """One value of a config, checked as `Settings.from_config` does it."""
+    known = next(known for key_name, known, _ in Settings._keys() if key_name == name)
+    return _read(name, known, value)
+
+
+def _read(name: str, known: Key, value: Any) -> Any:
+    if is_node(value, name):
+        check_node(value, given=known.kind.given, key_path=name)
+    try:
+        return known.kind.read(value)
+    except Refused as refused:
+        raise ConfigError(f"{name}: found {kinds.shown(value)}; {_expected(known)}{refused}") from None
+
+
+def _expected(known: Key) -> str:
+    return f"expected {known.kind.expected}"

@@ -1,0 +1,1 @@
+"""Any dataset to batches of datapoints."""

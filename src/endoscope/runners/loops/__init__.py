@@ -1,0 +1,1 @@
+"""The loops of training and evaluation."""

@@ -1,0 +1,110 @@
+"""BaseEvaluator: one pass over a dataset with the debugger on; scores and captures in the work folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch.utils.data import DataLoader
+
+from endoscope.errors import ConfigError
+from endoscope.pages.folders import remove_pages
+from endoscope.runners.loops.runner import BaseRunner, naming
+from endoscope.runners.state import checkpoints
+from endoscope.runners.state.leftovers import in_the_way, remove_results
+from endoscope.runs import layout
+from endoscope.runs.scores import Scores, write_scores
+
+
+class BaseEvaluator(BaseRunner):
+    """Evaluate a model as a config describes: every datapoint scored, and looked into.
+
+    >>> BaseEvaluator(config, "cpu").run().aggregated
+    {'accuracy': 0.975, ...}
+
+    ``checkpoint`` names the weights: a checkpoint.pt, or a folder that has one (an epoch, or a run, whose last counts).
+    """
+
+    job: ClassVar[Literal["train", "eval"]] = "eval"
+
+    def __init__(self, config: Mapping[str, Any], device: torch.device | str | None = None) -> None:
+        super().__init__(config, device)
+        self._check_folder()
+        self._init_data()
+        self._init_weights()
+        self._init_debugger()
+
+    def _check_folder(self) -> None:
+        run = self.folder.earlier()
+        self.ranks.wait()
+        if run.job == "train" or checkpoints.latest_checkpoint(self.work_dir):
+            raise ConfigError(f"work_dir: {str(self.work_dir)!r} holds a training run; choose another folder")
+        if run.status == "finished" and not self.settings.overwrite:
+            raise ConfigError(
+                f"work_dir: {str(self.work_dir)!r} holds an evaluation; choose another folder, or set overwrite=True"
+            )
+        if any((self.work_dir / name).exists() for name in layout.OF_TRAINING):
+            raise ConfigError(f"work_dir: {str(self.work_dir)!r} is an epoch of a training run; choose another folder")
+        ours = run.job is not None or self.settings.overwrite
+        folder = self.work_dir.resolve()  # which may be a link; nothing in it may
+        self._refuse_if(in_the_way([folder], "evaluation", [folder / layout.DATAPOINTS], ours=ours))
+
+    def _remove_old(self) -> None:
+        remove_results(self.work_dir.resolve(), "evaluation")
+        remove_pages(self.work_dir / layout.DATAPOINTS)
+
+    def _init_data(self) -> None:
+        self.eval_loader: DataLoader[Any] = self._loader("eval", shuffle=False)
+
+    def _init_weights(self) -> None:
+        if self.settings.checkpoint is None:
+            self.progress.say("no checkpoint is given: the model is evaluated as it was built")
+        else:
+            with naming("checkpoint"):
+                path = _checkpoint_file(Path(self.settings.checkpoint))
+                state = checkpoints.load_checkpoint(path, device=self.device)
+                checkpoints.load_weights(self.network, state["model"], path)
+                checkpoints.load_fitting_buffers(self.network, state.get("other_buffers", {}).get("model", {}))
+        self._compile()
+
+    def run(self) -> Scores | None:
+        """Evaluate; returns the scores (on rank 0)."""
+        with self._running():
+            scores = self._eval_epoch_()
+        if scores is not None:
+            self.progress.say(f"{len(scores.per_datapoint)} datapoints   {self._shown(scores)}")
+        return scores
+
+    def _eval_epoch_(self) -> Scores | None:
+        """One pass: the debugger is enabled for all of it."""
+        self.network.eval()
+        self.metric.reset_buffer()
+        self._seed("evaluation", 0, self.eval_loader)
+        self._keep(self.work_dir / layout.DATAPOINTS, self.eval_loader, "inputs", "labels", "meta_info")
+        self._keep(self.work_dir / layout.OUTPUTS, self.eval_loader, "outputs")
+        self._enable_debugger(self.work_dir)
+        self._eval_loop(self.eval_loader, "evaluation")
+        return self._after_eval_loop_()
+
+    def _after_eval_loop_(self) -> Scores | None:
+        """Save what the debugger saw, and the scores of all ranks."""
+        self._save_debugger(self.work_dir)
+        self._close_pages()
+        scores = self._scores()
+        if scores is not None:
+            write_scores(scores, self.work_dir, split="evaluation")
+        self.ranks.wait()
+        return scores
+
+
+def _checkpoint_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if (path / layout.CHECKPOINT).is_file():
+        return path / layout.CHECKPOINT
+    found = checkpoints.latest_checkpoint(path)
+    if found is None:
+        raise ConfigError(f"{str(path)!r} holds no {layout.CHECKPOINT}, and no epoch in it does")
+    return found[1]

@@ -1,0 +1,1 @@
+"""What a run keeps in its folder to be resumed and shown."""

@@ -1,0 +1,202 @@
+"""RunFolder: what a run says of itself: run.json (what it is), config.json, progress.json (how far it is).
+
+Written by rank 0 only. docs/run-folder.md is the specification.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from endoscope import __version__
+from endoscope.errors import ConfigError
+from endoscope.runners.state.lock import FolderLock
+from endoscope.runs import layout, process
+from endoscope.runs.about import FORMAT, VERSION, About, Job, Status, read_about
+from endoscope.runs.atomic import remove_leftovers, write_json
+from endoscope.runs.files import Identity, Missing, identity, opened, read_object
+
+log = logging.getLogger("endoscope")
+
+BEAT_S = 5.0
+"""How often a running run says that it is alive."""
+
+
+class RunFolder:
+    """The files of one run besides its pages, scores and checkpoints."""
+
+    def __init__(self, work_dir: Path, *, job: Job) -> None:
+        self.path = work_dir
+        self._job = job
+        self._lock = FolderLock(work_dir)
+        self._found = self._mark()
+        self._about: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {"epochs": []}
+        self._beat = time.monotonic()
+
+    # ---- one run at a time
+    def in_use(self) -> str:
+        """Who else is running in the folder now, as a sentence; empty when nobody is, or when it is another job's."""
+        other = read_object(self.path / layout.RUN)
+        if other.get("job", self._job) != self._job or self._lock.is_free():
+            return ""
+        return self._users(other)
+
+    def claim(self) -> str:
+        """Have the folder until `release`; why that cannot be, as a sentence, where it cannot.
+
+        It can when nobody else has it, and nobody has had it since this object was made: what was read of the folder
+        meanwhile is then still true.
+        """
+        if not self._lock.take():
+            return self._users(read_object(self.path / layout.RUN))
+        if self._mark() == self._found:
+            return ""
+        self.release()
+        return f"work_dir: something has run in {str(self.path)!r} since this runner was built; build it again"
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def _mark(self) -> Identity | None:
+        """Which run.json is there: every run replaces it, at its beginning and at its end."""
+        try:
+            return identity(os.stat(self.path / layout.RUN, follow_symlinks=False))
+        except OSError:
+            return None
+
+    def _users(self, other: Mapping[str, Any]) -> str:
+        who = "another process has been running there"
+        if other.get("status") == "running":
+            since = other.get("attempt_started") or other.get("started")
+            who = f"process {other.get('pid')} on {other.get('host')} has been running there since {since}"
+        return f"work_dir: {str(self.path)!r} is in use: {who}; wait until it ends, or choose another folder"
+
+    # ---- run.json, config.json
+    def earlier(self) -> About:
+        """What run.json says of the run that is in the folder, checked; of nothing when there is none."""
+        try:
+            with opened(self.path, layout.RUN) as file:
+                return read_about(file)[0]
+        except Missing:
+            return About()
+        except (ValueError, RecursionError, OSError) as e:
+            name = str(self.path / layout.RUN)
+            raise ConfigError(f"work_dir: {name!r} cannot be used: {e}\nmend it, or choose another folder") from None
+
+    def begin(self, about: Mapping[str, Any], config: Any) -> None:
+        """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
+        for folder in (self.path, *layout.epoch_folders(self.path).values()):
+            if folder == self.path or not folder.is_symlink():  # what is behind one may belong to another run
+                remove_leftovers(folder)
+        earlier = read_object(self.path / layout.RUN)
+        attempts, now = earlier.get("attempts"), _now()
+        self._about = {
+            "format": FORMAT,
+            "version": VERSION,
+            "job": self._job,
+            "status": "running",
+            "started": earlier.get("started") or now,
+            "attempt_started": now,
+            "attempts": (attempts if type(attempts) is int else 0) + 1,
+            "command": sys.argv,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "process": process.identity(os.getpid()),
+            "git": _git(),
+            "versions": {
+                "endoscope": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            **about,
+        }
+        self._write_about()
+        write_json(self.path / layout.CONFIG, config)
+        if (self.path / layout.PROGRESS).exists():  # of an earlier attempt, with epochs that are computed again
+            self._write_progress()
+
+    def add(self, **about: Any) -> None:
+        """Say more of what the run is."""
+        self._about.update(about)
+        self._write_about()
+
+    def end(self, status: Status, error: str | None = None) -> None:
+        self._about.update(status=status, ended=_now(), error=error)
+        self._write_about()
+
+    def _write_about(self) -> None:
+        self._about["updated"] = _now()
+        write_json(self.path / layout.RUN, self._about)
+
+    @property
+    def status(self) -> Status | None:
+        """What run.json says; None when there is none."""
+        return self.earlier().status
+
+    # ---- progress.json
+    def resume(self, epochs: int) -> None:
+        """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
+        self._progress["epochs"] = [e for e in self._noted() if _number(e.get("epoch")) < epochs]
+
+    def done_before(self) -> int:
+        """How many epochs earlier attempts have done, whether their checkpoints are there or not."""
+        return len(self._noted())
+
+    def _noted(self) -> list[dict[str, Any]]:
+        noted = read_object(self.path / layout.PROGRESS).get("epochs")
+        return [e for e in noted if isinstance(e, dict)] if isinstance(noted, list) else []
+
+    def epoch_done(self, **facts: Any) -> None:
+        self._progress["epochs"].append(facts)
+        self._progress.pop("now", None)
+        self._write_progress()
+
+    def alive(self, **where: Any) -> None:
+        """Called at every step; now and then the files say where the run is."""
+        if time.monotonic() - self._beat > BEAT_S:
+            self._progress["now"] = where
+            try:
+                self._write_progress()
+            except OSError as e:  # what the run computes does not depend on it
+                log.warning("cannot say how far the run is: %s", e)
+
+    def _write_progress(self) -> None:
+        self._beat = time.monotonic()
+        write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
+
+
+def _number(epoch: Any) -> float:
+    """An epoch's number; one that is none comes after all."""
+    return epoch if type(epoch) is int else float("inf")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the folder that the run was started in, and whether it was changed since."""
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ("git", *args), capture_output=True, text=True, check=True, timeout=5, stdin=subprocess.DEVNULL
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
