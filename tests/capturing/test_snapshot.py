@@ -22,7 +22,8 @@ from tests.sameness import canonical
 from tests.warm import Say, WarmProcess
 from torch import Tensor, nn
 
-from endoscope import SequentialDebugger, tensors
+from endoscope import SequentialDebugger
+from endoscope.capturing import snapshot as tensors
 from endoscope.capturing.snapshot import Snapshot, owned, snapshot, weight, without_gradient
 from endoscope.debuggers.wrappers.sequential_debugger import HandedOut
 from endoscope.values import (
@@ -279,7 +280,7 @@ def take(say: Say, made_by: str, size: int) -> None:
     [("device", {"right"}), ("wrapper", {"right", "named", "refused", "left"}), ("fake", {"named", "refused", "left"})],
 )
 def test_no_tensor_kills_the_process(made_by: str, allowed: set[str], size: int, warm: WarmProcess) -> None:
-    done = warm.run("tests.test_tensors:take", made_by=made_by, size=size)
+    done = warm.run("tests.capturing.test_snapshot:take", made_by=made_by, size=size)
     assert done.status == 0, done.stderr[-500:]
     assert {"right" if said == size else said for said in done.said} <= allowed
 
