@@ -11,7 +11,7 @@ import torch
 
 from endoscope.runs import datapoint_values as values
 from endoscope.runs.datapoint_values import (
-    Found,
+    Item,
     find,
     is_classification,
     is_of,
@@ -92,14 +92,14 @@ def test_the_lookup_of_an_item_finds_its_value(seen: Any) -> None:
         assert eval(f"seen{found.lookup}", {"seen": seen}) is found.value
 
 
-def statements(found: list[Found]) -> list[str]:
+def statements(found: list[Item]) -> list[str]:
     return [one.value for one in found if one.statement]
 
 
 def test_many_members_are_cut_with_a_statement() -> None:
     found = [*walk("debugger", {f"t{k}": torch.zeros(2) for k in range(100_000)}, "x")]
     assert len(found) == values.MOST_ITEMS + 1
-    assert statements(found) == ["The first 200 items are shown; there are more. The snippet loads all."]
+    assert statements(found) == ["Only the first 200 items are shown. The snippet loads all."]
     few = [*walk("debugger", {f"t{k}": torch.zeros(2) for k in range(200)}, "x")]
     assert len(few) == 200
     assert statements(few) == []
@@ -114,7 +114,7 @@ def test_many_scalars_are_one_item_with_all_of_them() -> None:
 def test_many_scalars_beside_a_tensor_say_how_many_were_looked_at() -> None:
     seen: dict[str, Any] = {"t": torch.zeros(2), **{f"k{k}": k for k in range(100_000)}}
     found = [*walk("debugger", seen, "x")]
-    assert statements(found) == ["The first 20,000 members were looked at; here are 100,001."]
+    assert statements(found) == ["Only the first 20,000 members were looked at; this container has 100,001."]
 
 
 @pytest.mark.parametrize("make", [lambda inner: {"k": inner}, lambda inner: [inner]])
@@ -123,7 +123,7 @@ def test_deep_nesting_ends_with_a_statement(make: Any) -> None:
     for _ in range(60):
         seen = make(seen)
     found = [*walk("debugger", seen, "x")]
-    assert statements(found) == ["It is nested deeper than 24 levels. The snippet loads all of it."]
+    assert statements(found) == ["Deeper than 24 levels. The snippet loads all of it."]
     shallow: Any = torch.zeros(3)
     for _ in range(20):
         shallow = make(shallow)

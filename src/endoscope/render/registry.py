@@ -178,7 +178,7 @@ def _is_sheet(body: Body) -> bool:
 
 _SHEET_RULE = (
     _is_sheet,
-    "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and a height",
+    "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and height",
 )
 _RULES: dict[Form, tuple[Callable[[Body], bool], str]] = {
     "line": (
