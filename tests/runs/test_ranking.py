@@ -149,13 +149,12 @@ def test_several_runs_against_the_plain_way(direction: Direction) -> None:
         columns = [column(scores, direction) for scores in runs]
         fails = [plain_fails(scores, direction, Fraction(20)) for scores in runs]
         keys = [[badness(score, direction) for score in scores] for scores in runs]
-
-        def worst_rank(k: int) -> int:
-            places = zip(runs, keys, strict=True)
-            return min(sum(key < each[k] for key in each) if run[k] is not None else length for run, each in places)
-
+        ranks = [
+            [sum(key < each[k] for key in each) if score is not None else length for k, score in enumerate(run)]
+            for run, each in zip(runs, keys, strict=True)
+        ]
         often = [sum(each[k] for each in fails) for k in range(length)]
-        expected = sorted(range(length), key=lambda k: (-often[k], worst_rank(k), k))
+        expected = sorted(range(length), key=lambda k: (-often[k], min(run[k] for run in ranks), k))
         assert ranking.common_first(columns, [one.fails(Fraction(20)) for one in columns]).tolist() == expected
         differing = sorted(range(length), key=lambda k: (plain_disagreement([run[k] for run in runs]), k))
         assert ranking.disagreement_first(columns).tolist() == differing
