@@ -108,13 +108,7 @@ class Numbers:
         if part.dtype.kind == "c" and real:
             with np.errstate(all="ignore"):
                 return np.asarray(np.abs(part))
-        return (
-            part.view(np.uint8)
-            if part.dtype.kind == "b" and part.ndim
-            else part.astype(np.uint8)
-            if (part.dtype.kind == "b")
-            else part
-        )
+        return part.astype(np.uint8) if part.dtype.kind == "b" else part
 
     def chunks(self, most: int | None = None, *, real: bool = True) -> Iterator[Array]:
         """All values, or the first ``most``, some at a time, as `take` gives them."""

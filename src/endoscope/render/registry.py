@@ -102,7 +102,7 @@ class Drawn:
     body: Body
     renderer: Renderer
     value: Any
-    """What the renderer is given."""
+    """What the renderer is given: built-in ones are given tensors as `Numbers`."""
     about: About
     numbers: Numbers | None
     """The value, when it is a tensor or an array that can be laid out."""
@@ -110,7 +110,13 @@ class Drawn:
     def picture(self, view: View) -> Picture:
         """One of its pictures, or `NotDrawn` with the reason."""
         with _drawing("this picture", clear=(ValueError, MemoryError)):
-            return _picture(self.renderer, self.value, self.about, view)
+            if self.form not in PICTURES:
+                raise ValueError(self.body.get("message") or f"a value drawn as {self.form} has no picture")
+            result: Any = self.renderer.picture(self.value, self.about, view)
+            if not isinstance(result, Picture):
+                name = type(self.renderer).__name__
+                raise TypeError(f"{name}.picture() returned {type(result).__name__}, expected a Picture")
+            return result
 
 
 def draw(value: Any, about: About) -> Drawn:
@@ -119,7 +125,10 @@ def draw(value: Any, about: About) -> Drawn:
     try:
         with _drawing("this value"):
             numbers = Numbers(value) if is_numbers(value) else None
-            renderer, given = _choose(value, about, numbers)
+            renderer, given = registered(about.debugger, about.name), value
+            if renderer is None:
+                given = value if numbers is None else numbers
+                renderer = next(renderer for renderer in _BUILT_IN if renderer.fits(given, about))
             body = renderer.body(given, about)
             _check_body(renderer.form, body)
             return Drawn(renderer.form, body, renderer, given, about, numbers)
@@ -128,28 +137,8 @@ def draw(value: Any, about: About) -> Drawn:
 
 
 def picture(value: Any, about: About, view: View) -> Picture:
-    """The picture of a value, without its body, or `NotDrawn` with the reason."""
-    with _drawing("this picture", clear=(ValueError, MemoryError)):
-        renderer, given = _choose(value, about, Numbers(value) if is_numbers(value) else None)
-        return _picture(renderer, given, about, view)
-
-
-def _choose(value: Any, about: About, numbers: Numbers | None) -> tuple[Renderer, Any]:
-    """The renderer of a value, and the value as that renderer expects it: built-in ones expect tensors as Numbers."""
-    own = registered(about.debugger, about.name)
-    if own is not None:
-        return own, value
-    given = value if numbers is None else numbers
-    return next(renderer for renderer in _BUILT_IN if renderer.fits(given, about)), given
-
-
-def _picture(renderer: Renderer, given: Any, about: About, view: View) -> Picture:
-    if renderer.form not in PICTURES:
-        raise ValueError(f"a value drawn as {renderer.form} has no picture")
-    result = renderer.picture(given, about, view)
-    if not isinstance(result, Picture):
-        raise TypeError(f"{type(renderer).__name__}.picture() returned {type(result).__name__}, expected a Picture")
-    return result
+    """The picture of a value, or `NotDrawn` with the reason."""
+    return draw(value, about).picture(view)
 
 
 _LIST = (list, tuple)
@@ -178,7 +167,7 @@ def _is_sheet(body: Body) -> bool:
 
 _SHEET_RULE = (
     _is_sheet,
-    "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and height",
+    "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and a height",
 )
 _RULES: dict[Form, tuple[Callable[[Body], bool], str]] = {
     "line": (

@@ -11,7 +11,7 @@ from endoscope.render import colours, pictures
 from endoscope.render.colours import Table
 from endoscope.render.numbers import Array, Numbers, statistics
 from endoscope.render.pictures import Picture, Range
-from endoscope.render.renderer import View
+from endoscope.render.renderer import Body, View
 from endoscope.render.shapes import Maps
 
 TILES = 64
@@ -59,7 +59,7 @@ class Sheet:
         return cls(step, factor, shown, columns)
 
 
-def tiles_body(maps: Maps, sheet: Sheet, what: str) -> dict[str, Any]:
+def tiles_body(maps: Maps, sheet: Sheet, what: str) -> Body:
     """The body of a sheet: layout, range, and a note of what is not shown."""
     span, non_finite = span_of(maps.x)
     shown = min(TILES, maps.count)

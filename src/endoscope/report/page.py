@@ -6,8 +6,8 @@ Bounded in bytes: pictures beyond the bound are left out, then datapoints, with 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from endoscope.runs.files import clean
 
 MOST_RUNS = 16
 MOST_BYTES = 40_000_000
-"""Approximate size of a page; what comes after it is left out."""
+"""Approximate size of the items on a page; what comes after them is left out."""
 _MOST_SERIES = 24
 _MOST_EPOCHS = 1000
 _MOST_PROBLEMS = 20
@@ -72,15 +72,15 @@ def page_html(folders: Sequence[str | os.PathLike[str]], selection: Selection) -
     runs, problems = _find(folders)
     selection.check(runs)
     budget = _Budget()
-    sections = [part for k, run in enumerate(runs) for part in _RunSection(k, run, selection, budget).parts()]
+    sections = "".join(_RunSection(k, run, selection, budget).html() for k, run in enumerate(runs))
     title = f"Endoscope: {', '.join(map(_run_name, runs))}"
     facts = {
         "exported": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "endoscope": __version__,
-        "size about": f"{budget.used / 1e6 + 0.01:.2f} MB",
+        "size about": f"{len(sections.encode(errors='replace')) / 1e6 + 0.01:.2f} MB",
     }
     head = [f"<h1>{text(title)}</h1>", html.facts(facts), _problem_notes(problems)]
-    return html.document(title, [*head, *budget.notes(), *sections])
+    return html.document(title, [*head, budget.notes(), sections])
 
 
 def _find(folders: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
@@ -120,29 +120,24 @@ def _where(epoch: Epoch) -> str:
     return "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
 
 
+@dataclass
 class _Budget:
-    """How much the page holds so far, and what was left out of it."""
+    """How many bytes of items the page holds so far, and what was left out of it."""
 
-    def __init__(self) -> None:
-        self.used = 0
-        self.pictures = 0
-        self.datapoints = 0
+    used: int = 0
+    pictures: int = 0
+    datapoints: int = 0
 
     @property
     def full(self) -> bool:
         return self.used >= MOST_BYTES
 
-    def add(self, part: str) -> str:
-        self.used += len(part)
-        return part
-
-    def notes(self) -> Iterator[str]:
+    def notes(self) -> str:
         most = f"a page holds about {MOST_BYTES / 1e6:.0f} MB"
-        if self.pictures:
-            yield html.note(f"{self.pictures:,} pictures are left out: {most}", "problem")
+        notes = [f"{self.pictures:,} pictures are left out: {most}"] if self.pictures else []
         if self.datapoints:
-            words = f"{self.datapoints:,} datapoints are left out: {most}; choose fewer, or fewer epochs"
-            yield html.note(words, "problem")
+            notes.append(f"{self.datapoints:,} datapoints are left out: {most}; choose fewer, or fewer epochs")
+        return "".join(html.note(words, "problem") for words in notes)
 
 
 class _RunSection:
@@ -159,17 +154,14 @@ class _RunSection:
         self._metric, self._column = self._ranked_by()
         self._datapoints = self._chosen()
 
-    def parts(self) -> Iterator[str]:
-        parts = [self._budget.add(part) for part in (self._curves(), self._map())]
+    def html(self) -> str:
+        parts = [self._curves(), self._map()]
         for idx in self._datapoints:
             if self._budget.full:
                 self._budget.datapoints += 1
             else:
-                before = self._budget.used  # its items are counted one by one, to stop in time
                 parts.append(self._datapoint(idx))
-                self._budget.used = before + len(parts[-1])
-        yield self._budget.add(self._summary())  # last, when all problems are known
-        yield from parts
+        return "".join([self._summary(), *parts])  # the summary comes first, but knows all problems
 
     def _ranked_by(self) -> tuple[str | None, ranking.Column | None]:
         """The score that ranks the datapoints, and its values; None if there is none."""
@@ -324,15 +316,16 @@ class _RunSection:
         return "".join(parts) + self._or_problem(lambda: html.debugger_notes(at.notes()))
 
     def _items(self, at: Datapoint, section: str, debugger: str | None = None) -> str:
-        items = (self._budget.add(self._item(at, item)) for item in at.items(section, debugger))
-        return f'<div class="flow">{"".join(items)}</div>'
+        return f'<div class="flow">{"".join(self._item(at, item) for item in at.items(section, debugger))}</div>'
 
     def _item(self, at: Datapoint, item: Item) -> str:
         one = shown(item, at.about(item), no_picture=_FULL if self._budget.full else None)
         if one.form == "problem":
             self._budget.pictures += one.body["message"] == _FULL
             one = replace(one, body={"message": self._without_paths(one.body["message"])})
-        return html.item(one)
+        content = html.item(one)
+        self._budget.used += len(content)
+        return content
 
 
 def _curve(name: str, points: dict[int, float]) -> str:

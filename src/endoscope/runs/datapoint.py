@@ -20,7 +20,6 @@ from endoscope.runs.datapoint_values import (
     Item,
     Prediction,
     class_maps,
-    find,
     is_classification,
     is_of,
     label_of,
@@ -38,6 +37,7 @@ MOST_BYTES = 64 << 20
 The server uses 275 MB without them for 10,000 datapoints and 20 epochs of scores, most of it for PyTorch; a value adds
 to this while it is drawn.
 """
+_OTHERS = ("inputs", "labels", "meta_info", "outputs")
 _TOKENS = 1 << 16  # bytes of inputs that are searched for tokens
 _SMALL = 1 << 20  # bytes of labels, outputs and meta_info that are read to interpret the datapoint
 
@@ -167,14 +167,11 @@ class Datapoint:
 
     def find(self, id: str) -> Item | None:
         """The item of that id. Only the debugger that it belongs to is read."""
-        for section in ("inputs", "labels", "meta_info", "outputs"):
-            if is_of(id, section, ""):
-                return next((item for item in self.items(section) if item.id == id), None)
+        places: list[tuple[str, str | None]] = [(name, None) for name in _OTHERS if is_of(id, name, "")]
         if is_of(id, "debugger"):
-            for name in self.debuggers():
-                if is_of(id, "debugger", name):
-                    return find(id, "debugger", self.read("debugger", name), name)
-        return None
+            places += [("debugger", name) for name in self.debuggers() if is_of(id, "debugger", name)]
+        items = (item for place in places for item in self.items(*place))
+        return next((item for item in items if item.id == id), None)
 
     # ---- what it means
     def _small(self, section: str, most: int = _SMALL) -> Any:

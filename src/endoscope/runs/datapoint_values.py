@@ -195,11 +195,6 @@ def _is_short(value: Any) -> bool:
     return is_scalar(value) and not isinstance(value, bytes)
 
 
-def find(id: str, section: str, value: Any, debugger: str | None = None) -> Item | None:
-    """The item of that id."""
-    return next((item for item in walk(section, value, debugger) if item.id == id), None)
-
-
 # ---------------------------------------------------------------- what a classification means
 def label_of(labels: Any) -> int | None:
     """The index of a datapoint's class; None if its labels are something else."""

@@ -81,15 +81,12 @@ class Column:
         if most <= 0 or not numbers.any():
             return fails
         badness = self.badness
-        goodness = -badness[numbers]
-        count = len(goodness)
-        last, following = min(most, count) - 1, min(most, count - 1)
-        ordered = np.partition(goodness, (0, last, following, count - 1))  # sorted at these positions
-        edge = -ordered[last]
-        shared = most < count and -ordered[following] == edge
-        chosen = numbers & (badness > edge if shared and edge < -ordered[0] else badness >= edge)
+        worst = np.sort(badness[numbers])[::-1]
+        edge = worst[min(most, len(worst)) - 1]
+        tie_beyond = most < len(worst) and worst[most] == edge
+        chosen = numbers & (badness > edge if tie_beyond and edge < worst[0] else badness >= edge)
         if percentile < 100:
-            chosen &= badness > -ordered[-1]
+            chosen &= badness > worst[-1]
         fails[chosen] = True
         return fails
 
