@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from endoscope.render.plain import cell, jsonable, number, value_text
+from endoscope.render.plain import cell, jsonable, value_text
 from endoscope.values import EnumValue, Opaque
 
 NAN, INF = float("nan"), float("inf")
@@ -29,6 +28,7 @@ NAN, INF = float("nan"), float("inf")
         (NAN, "NaN"),
         (None, "–"),
         (True, "True"),
+        (np.float32(0.1), "0.1"),
         ("a-b", "a-b"),
     ],
 )
@@ -66,6 +66,3 @@ def test_json_holds_numbers_that_are_not_finite_as_text() -> None:
     plain = jsonable(values)
     assert plain == {"a": ["NaN", "Infinity", "-Infinity", 1.0], "3": ["NaN", 2], "?": "a object"}
     json.dumps(plain, allow_nan=False).encode()
-    assert [number(value) for value in plain["a"][1:]] == [INF, -INF, 1.0]
-    assert math.isnan(number("NaN"))
-    assert number("nan") == "nan"

@@ -119,18 +119,12 @@ def jsonable(value: Any) -> Any:
     return jsonable(cell(value))
 
 
-_FROM_JSON = {text: float(name) for name, text in _NON_FINITE.items()}
-
-
-def number(value: Any) -> Any:
-    """A NaN or infinity that `jsonable` turned into text, as a number again; other values unchanged."""
-    return _FROM_JSON.get(value, value) if isinstance(value, str) else value
-
-
 def value_text(value: Any) -> str:
     """A number as the viewer shows it, with a real minus sign; any other value as its text. Not escaped."""
     if value is None:
         return "–"
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from endoscope.render.pictures import Picture
-from endoscope.render.plain import cell, number, value_text
+from endoscope.render.plain import cell, value_text
 from endoscope.render.registry import Body
 from endoscope.render.sheets import ordinal
 from endoscope.report.items import Shown
@@ -97,10 +97,10 @@ def swatch(colour: Any, words: Any) -> Markup:
 
 
 def tidy(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
-    """A table without a column of names that only repeat the class, and with its numbers as numbers.
+    """A table without a column of names that only repeat the class.
 
-    >>> tidy(["class", "name", "output"], [[1, "1", "-Infinity"], [0, None, 2.0]])
-    (['class', 'output'], [[1, -inf], [0, 2.0]])
+    >>> tidy(["class", "name", "output"], [[1, "1", 0.5], [0, None, 2.0]])
+    (['class', 'output'], [[1, 0.5], [0, 2.0]])
     """
     width = len(columns)
     full = [[*row, *[None] * (width - len(row))] for row in rows]  # a user's renderer may return short rows
@@ -109,12 +109,7 @@ def tidy(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> tuple[list[An
         return columns[k] == "name" and all(row[k] is None or str(row[k]) == str(row[k - 1]) for row in full)
 
     used = [k for k in range(width) if k == 0 or not repeats(k)]
-    numeric = {k for k in used if all(_is_number(row[k]) for row in full)}
-    return [columns[k] for k in used], [[number(row[k]) if k in numeric else row[k] for k in used] for row in full]
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(number(value), (int, float))
+    return [columns[k] for k in used], [[row[k] for k in used] for row in full]
 
 
 def debugger_notes(notes: Mapping[str, Any]) -> str:
@@ -141,7 +136,7 @@ def _left_out(body: Body) -> str:
     if isinstance(body.get("shown"), int) and body.get("of") not in (None, body["shown"]):
         parts.append(f"{body['shown']:,} of {body['of']:,} shown")
     if body.get("range") is not None:
-        low, high = (value_text(number(end)) for end in body["range"])
+        low, high = map(value_text, body["range"])
         parts.append(f"colours from {low} to {high}")
     if body.get("note"):
         parts.append(str(body["note"]))
@@ -202,7 +197,7 @@ def _share(one: Body) -> str:
 def _scalar(body: Body) -> str:
     value, name = body["value"], body.get("name")
     repeated = name is None or str(name) == str(value)
-    return f"<p><b>{text(value_text(number(value)))}</b>{'' if repeated else f' ({text(name)})'}</p>"
+    return f"<p><b>{text(value_text(value))}</b>{'' if repeated else f' ({text(name)})'}</p>"
 
 
 def _tokens(body: Body) -> str:
@@ -239,6 +234,7 @@ def line(values: Sequence[Any], *, dots: bool = False) -> str:
 
 def _finite(value: Any) -> float:
     """A number, or NaN for what a curve cannot show."""
+    value = value.item() if isinstance(value, np.generic) else value
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
 
 
@@ -250,7 +246,7 @@ def _bars(body: Body) -> str:
         f'width="{width * 0.9:.1f}" height="{n / most * _HEIGHT:.1f}"/>'
         for k, n in enumerate(counts)
     )
-    ends = f"{value_text(number(edges[0]))} to {value_text(number(edges[-1]))}" if len(edges) else ""
+    ends = f"{value_text(edges[0])} to {value_text(edges[-1])}" if len(edges) else ""
     return _svg("".join(bars)) + note(ends)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from endoscope.render.numbers import statistics
 from endoscope.render.pictures import Picture
-from endoscope.render.plain import cell, jsonable, value_text
+from endoscope.render.plain import cell, value_text
 from endoscope.render.registry import PICTURES, About, Body, Drawn, Form, NotDrawn, View, draw
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import Item
@@ -35,7 +35,7 @@ def shown(item: Item, about: About, *, no_picture: str | None = None) -> Shown:
     drawn = draw(item.value, about)
     facts = [item.name, *_facts(drawn)]
     if drawn.form not in PICTURES:
-        return Shown(facts, drawn.form, jsonable(drawn.body))
+        return Shown(facts, drawn.form, drawn.body)
     if no_picture is not None:
         return Shown(facts, "problem", {"message": no_picture})
     try:
@@ -44,7 +44,7 @@ def shown(item: Item, about: About, *, no_picture: str | None = None) -> Shown:
     except NotDrawn as e:
         return Shown(facts, "problem", {"message": str(e)})
     alt = ", ".join(facts[:2]) if drawn.numbers is not None else item.name
-    return Shown(facts, drawn.form, jsonable(drawn.body), alone, over, alt)
+    return Shown(facts, drawn.form, drawn.body, alone, over, alt)
 
 
 def _facts(drawn: Drawn) -> Iterator[str]:
