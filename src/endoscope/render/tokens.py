@@ -23,18 +23,11 @@ class TokensRenderer(Renderer):
     def fits(self, value: Any, about: About) -> bool:
         named = about.named(*_NAMED)
         if isinstance(value, list):
-            integers = len(value) > 1 and all(type(v) is int for v in value)
-            return integers and min(value) >= _LEAST and (about.section != "debugger" or named)
+            return _are_ids(value) and (named or about.section != "debugger")
         row = vector(value) if isinstance(value, Numbers) and value.whole else None
         if row is None or row.size < 2 or row.dtype == "bool":
             return False
-        return named or self._look_like_ids(row, about)
-
-    def _look_like_ids(self, row: Numbers, about: About) -> bool:
-        if about.section == "debugger" or row.dtype not in _WIDE:
-            return False
-        low = statistics(row).min
-        return low is not None and low >= _LEAST
+        return named or (about.section != "debugger" and _look_like_ids(row))
 
     def body(self, value: Any, about: About) -> Body:
         row = value.reshaped(-1).take(slice(TOKENS)).tolist() if isinstance(value, Numbers) else value[:TOKENS]
@@ -47,3 +40,12 @@ class TokensRenderer(Renderer):
             "of": of,
             "note": None if len(row) == of else f"the first {len(row):,} of {of:,}",
         }
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return len(values) > 1 and all(type(v) is int for v in values) and min(values) >= _LEAST
+
+
+def _look_like_ids(row: Numbers) -> bool:
+    low = statistics(row).min if row.dtype in _WIDE else None
+    return low is not None and low >= _LEAST

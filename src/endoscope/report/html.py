@@ -68,6 +68,12 @@ def note(words: Any, kind: str = "note") -> str:
     return f'<p class="{kind}">{text(words)}</p>'
 
 
+def problems(words: Sequence[Any], most: int) -> str:
+    """The first problems, and how many more there are."""
+    more = [f"and {len(words) - most:,} more problems"] if len(words) > most else []
+    return "".join(note(one, "problem") for one in [*words[:most], *more])
+
+
 def facts(values: Mapping[str, Any]) -> str:
     """Names and values on one line."""
     pairs = (f"{text(name)} <b>{text(value_text(value))}</b>" for name, value in values.items())

@@ -115,10 +115,7 @@ def run_html(run: Run) -> str:
     parts = [f"<h2>{text(run.name)}</h2>", html.note(" · ".join(facts))]
     scored = [epoch for epoch in epochs[-_EPOCHS:] if epoch.scores is not None]
     parts += [_scores(run, scored, len(epochs)), _worst(run, scored[-1])] if scored else [html.note("no scores yet")]
-    problems = run.problems  # now that everything has been read
-    parts += [html.note(cell(problem), "problem") for problem in problems[:_PROBLEMS]]
-    if len(problems) > _PROBLEMS:
-        parts.append(html.note(f"and {len(problems) - _PROBLEMS:,} more problems", "problem"))
+    parts.append(html.problems([cell(problem) for problem in run.problems], _PROBLEMS))  # now that all has been read
     return html.fragment(parts)
 
 

@@ -72,14 +72,14 @@ def page_html(folders: Sequence[str | os.PathLike[str]], selection: Selection) -
     runs, problems = _find(folders)
     selection.check(runs)
     budget = _Budget()
-    sections = "".join(_RunSection(k, run, selection, budget).html() for k, run in enumerate(runs))
+    sections = "".join(_RunSection(k, run, selection, budget).content() for k, run in enumerate(runs))
     title = f"Endoscope: {', '.join(map(_run_name, runs))}"
     facts = {
         "exported": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "endoscope": __version__,
         "size about": f"{len(sections.encode(errors='replace')) / 1e6 + 0.01:.2f} MB",
     }
-    head = [f"<h1>{text(title)}</h1>", html.facts(facts), _problem_notes(problems)]
+    head = [f"<h1>{text(title)}</h1>", html.facts(facts), html.problems(problems, _MOST_PROBLEMS)]
     return html.document(title, [*head, budget.notes(), sections])
 
 
@@ -104,12 +104,6 @@ def _find(folders: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[st
     if len(runs) > MOST_RUNS:
         problems.append(f"{MOST_RUNS} of {len(runs)} runs are in this page; name fewer folders")
     return [*runs.values()][:MOST_RUNS], problems
-
-
-def _problem_notes(problems: Sequence[str]) -> str:
-    notes = "".join(html.note(problem, "problem") for problem in problems[:_MOST_PROBLEMS])
-    more = len(problems) - _MOST_PROBLEMS
-    return notes + (html.note(f"and {more:,} more problems", "problem") if more > 0 else "")
 
 
 def _run_name(run: Run) -> str:
@@ -154,7 +148,7 @@ class _RunSection:
         self._metric, self._column = self._ranked_by()
         self._datapoints = self._chosen()
 
-    def html(self) -> str:
+    def content(self) -> str:
         parts = [self._curves(), self._map()]
         for idx in self._datapoints:
             if self._budget.full:
@@ -205,7 +199,7 @@ class _RunSection:
         if table is not None and self._scored is not None:
             rows = [[self._label(name), value, table.directions.get(name)] for name, value in table.aggregated.items()]
             scores = html.table([f"score, {_where(self._scored)}", "value", "better"], rows[:100])
-        problems = _problem_notes([self._without_paths(problem) for problem in run.problems])
+        problems = html.problems([self._without_paths(problem) for problem in run.problems], _MOST_PROBLEMS)
         return f"<section><h2>Run {text(_run_name(run))}</h2>{html.facts(facts)}{scores}{problems}</section>"
 
     # ---- curves

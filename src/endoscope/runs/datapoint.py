@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,41 +37,17 @@ MOST_BYTES = 64 << 20
 The server uses 275 MB without them for 10,000 datapoints and 20 epochs of scores, most of it for PyTorch; a value adds
 to this while it is drawn.
 """
+_STORED = ("inputs", "outputs", "debugger")  # each in its own pages
 _OTHERS = ("inputs", "labels", "meta_info", "outputs")
 _TOKENS = 1 << 16  # bytes of inputs that are searched for tokens
 _SMALL = 1 << 20  # bytes of labels, outputs and meta_info that are read to interpret the datapoint
 
 
+T = TypeVar("T")
+
+
 class NotShown(EndoscopeError):
     """Something that the run does not hold, or that is too large; the text says which."""
-
-
-class _Pages:
-    """The pages of an epoch and its run, and the class names: looked up once for many datapoints."""
-
-    def __init__(self, run: Run, epoch: Epoch) -> None:
-        self._run = run
-        self._epoch = epoch
-
-    @cached_property
-    def inputs(self) -> DebugOutputs | None:
-        """With labels and meta_info."""
-        return self._run.datapoints
-
-    @cached_property
-    def outputs(self) -> DebugOutputs | None:
-        return self._epoch.outputs
-
-    @cached_property
-    def debugger(self) -> DebugOutputs | None:
-        return self._epoch.debugger
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...] | None:
-        return self._run.class_names
-
-    def all(self) -> dict[str, DebugOutputs | None]:
-        return {"inputs": self.inputs, "outputs": self.outputs, "debugger": self.debugger}
 
 
 @dataclass(frozen=True)
@@ -90,30 +66,44 @@ class Datapoint:
     run: Run
     epoch: Epoch
     idx: int
-    _shared: _Pages | None = field(default=None, repr=False, compare=False)
-
-    @cached_property
-    def _pages(self) -> _Pages:
-        return self._shared or _Pages(self.run, self.epoch)
+    _shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The pages and class names, shared by all datapoints `beside` this one."""
 
     def beside(self, idx: int) -> Datapoint:
         """Another datapoint of the same epoch."""
-        return Datapoint(self.run, self.epoch, idx, self._pages)
+        return Datapoint(self.run, self.epoch, idx, self._shared)
+
+    def _once(self, name: str, look_up: Callable[[], T]) -> T:
+        if name not in self._shared:
+            self._shared[name] = look_up()
+        return cast(T, self._shared[name])
+
+    def _pages(self, section: str) -> DebugOutputs | None:
+        """The pages of a section. Inputs, labels and meta_info are stored together, once per run."""
+        if section == "debugger":
+            return self._once(section, lambda: self.epoch.debugger)
+        if section == "outputs":
+            return self._once(section, lambda: self.epoch.outputs)
+        return self._once("inputs", lambda: self.run.datapoints)
+
+    @property
+    def _class_names(self) -> tuple[str, ...] | None:
+        return self._once("class_names", lambda: self.run.class_names)
 
     def kept(self) -> dict[str, NDArray[np.int64]]:
         """The datapoints of this epoch whose inputs, outputs and debug outputs are stored, in ascending order."""
-        return {name: np.fromiter(pages or (), np.int64) for name, pages in self._pages.all().items()}
+        return {name: np.fromiter(self._pages(name) or (), np.int64) for name in _STORED}
 
     @property
     def is_kept(self) -> bool:
         """Whether anything in addition to its scores is stored."""
-        return any(pages is not None and self.idx in pages for pages in self._pages.all().values())
+        return any(self.idx in (self._pages(name) or ()) for name in _STORED)
 
     # ---- reading
     def _stored(self, section: str) -> DebugOutputs:
         """The pages that hold a section of this datapoint; `NotShown` if there are none."""
         per_epoch = section in ("debugger", "outputs")
-        pages = self._pages.all()[section if per_epoch else "inputs"]
+        pages = self._pages(section)
         what = "debug outputs" if section == "debugger" else section.replace("_", " ")
         if pages is None:
             where = "This epoch" if per_epoch and self.epoch.number is not None else "This run"
@@ -161,7 +151,7 @@ class Datapoint:
         """
         value = self.read(section, debugger)
         if section == "outputs":
-            for path, lookup, classes in class_maps(value, self.labels, self._pages.class_names):
+            for path, lookup, classes in class_maps(value, self.labels, self._class_names):
                 yield Item(section, None, (*path, PREDICTED), classes, lookup)
         yield from walk(section, value, debugger)
 
@@ -196,13 +186,13 @@ class Datapoint:
         return self.labels if isinstance(self.labels, str) and len(self.labels) <= 200 else None
 
     def class_text(self, index: int) -> str:
-        return About(class_names=self._pages.class_names).class_name(index) or str(index)
+        return About(class_names=self._class_names).class_name(index) or str(index)
 
     @cached_property
     def row(self) -> Any:
         """The outputs of a classification, one per class; None if this is not a classification."""
         row = scores_of_classes(self._small("outputs"))
-        return row if is_classification(row, self.labels, self._pages.class_names) else None
+        return row if is_classification(row, self.labels, self._class_names) else None
 
     @cached_property
     def prediction(self) -> Prediction | None:
@@ -227,7 +217,7 @@ class Datapoint:
             name=item.key,
             section=item.section,
             debugger=item.debugger,
-            class_names=self._pages.class_names,
+            class_names=self._class_names,
             tokens=item.tokens or self.tokens,
             classification=item.section == "outputs" and _is_same(item.value, self.row),
             image=lambda: self._image,
