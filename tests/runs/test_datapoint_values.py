@@ -11,8 +11,7 @@ import torch
 
 from endoscope.runs import datapoint_values as values
 from endoscope.runs.datapoint_values import (
-    Found,
-    find,
+    Item,
     is_classification,
     is_of,
     label_of,
@@ -66,15 +65,11 @@ def test_keys_that_read_alike_have_ids_of_their_own() -> None:
     assert len({one.id for one in found}) == 2
 
 
-def test_an_item_is_found_by_its_id_and_its_debugger_before_it_is_read() -> None:
-    seen = {"a": torch.zeros(3), "b": {"c": torch.ones(2)}}
-    wanted = [*walk("debugger", seen, "x")][1]
-    found = find(wanted.id, "debugger", seen, "x")
-    assert found is not None and found.value is seen["b"]["c"]
-    assert is_of(wanted.id, "debugger", "x")
-    assert not is_of(wanted.id, "debugger", "y")
-    assert not is_of(wanted.id, "outputs", "x")
-    assert find("nothing", "debugger", seen, "x") is None
+def test_an_id_tells_the_debugger_before_it_is_read() -> None:
+    item = [*walk("debugger", {"a": torch.zeros(3), "b": {"c": torch.ones(2)}}, "x")][1]
+    assert is_of(item.id, "debugger", "x")
+    assert not is_of(item.id, "debugger", "y")
+    assert not is_of(item.id, "outputs", "x")
 
 
 LOOKED_UP: list[Any] = [
@@ -92,14 +87,14 @@ def test_the_lookup_of_an_item_finds_its_value(seen: Any) -> None:
         assert eval(f"seen{found.lookup}", {"seen": seen}) is found.value
 
 
-def statements(found: list[Found]) -> list[str]:
+def statements(found: list[Item]) -> list[str]:
     return [one.value for one in found if one.statement]
 
 
 def test_many_members_are_cut_with_a_statement() -> None:
     found = [*walk("debugger", {f"t{k}": torch.zeros(2) for k in range(100_000)}, "x")]
     assert len(found) == values.MOST_ITEMS + 1
-    assert statements(found) == ["The first 200 items are shown; there are more. The snippet loads all."]
+    assert statements(found) == ["Only the first 200 items are shown. The snippet loads all."]
     few = [*walk("debugger", {f"t{k}": torch.zeros(2) for k in range(200)}, "x")]
     assert len(few) == 200
     assert statements(few) == []
@@ -114,7 +109,7 @@ def test_many_scalars_are_one_item_with_all_of_them() -> None:
 def test_many_scalars_beside_a_tensor_say_how_many_were_looked_at() -> None:
     seen: dict[str, Any] = {"t": torch.zeros(2), **{f"k{k}": k for k in range(100_000)}}
     found = [*walk("debugger", seen, "x")]
-    assert statements(found) == ["The first 20,000 members were looked at; here are 100,001."]
+    assert statements(found) == ["Only the first 20,000 members were looked at; this container has 100,001."]
 
 
 @pytest.mark.parametrize("make", [lambda inner: {"k": inner}, lambda inner: [inner]])
@@ -123,7 +118,7 @@ def test_deep_nesting_ends_with_a_statement(make: Any) -> None:
     for _ in range(60):
         seen = make(seen)
     found = [*walk("debugger", seen, "x")]
-    assert statements(found) == ["It is nested deeper than 24 levels. The snippet loads all of it."]
+    assert statements(found) == ["Deeper than 24 levels. The snippet loads all of it."]
     shallow: Any = torch.zeros(3)
     for _ in range(20):
         shallow = make(shallow)

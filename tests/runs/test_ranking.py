@@ -99,62 +99,65 @@ def some_scores(rng: random.Random, length: int) -> list[Score]:
     return rng.choices(choice, weights, k=length)
 
 
-CASES = [(seed, direction) for seed in range(60) for direction in ("higher", "lower")]
+SEEDS = range(60)
+DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
 EDGES: list[list[Score]] = [[], [None], [NAN], [INF], [1.0], [None, None], [NAN, NAN, NAN], [INF, -INF, NAN, None]]
 
 
-@pytest.mark.parametrize(("seed", "direction"), CASES)
-def test_one_run_against_the_plain_way(seed: int, direction: Direction) -> None:
-    rng = random.Random(seed)
-    for scores in (some_scores(rng, rng.randrange(1, 60)), *EDGES):
-        found = column(scores, direction)
-        order = plain_order(scores, direction)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_one_run_against_the_plain_way(direction: Direction) -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        for scores in (some_scores(rng, rng.randrange(1, 60)), *EDGES):
+            found = column(scores, direction)
+            order = plain_order(scores, direction)
+            assert found.worst_first().tolist() == order
+            keys = [badness(score, direction) for score in scores]
+            assert found.ranks().tolist() == [1 + sum(other < key for other in keys) for key in keys]
+            assert [found.place(k) for k, score in enumerate(scores) if score is not None] == [
+                (1 + sum(other < key for other in keys), sum(not other < key and not key < other for other in keys))
+                for key, score in zip(keys, scores, strict=True)
+                if score is not None
+            ]
+            for percentile in map(Fraction, ("0", "0.1", "5", "7", "12.5", "33.3", "50", "99.9", "100")):
+                assert found.fails(percentile).tolist() == plain_fails(scores, direction, percentile)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_change_against_the_plain_way(direction: Direction) -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        length = rng.randrange(0, 80)
+        now, before = some_scores(rng, length), some_scores(rng, length)
+        found = ranking.change(column(now, direction), column(before, direction))
+        order = sorted(range(length), key=lambda k: (plain_worsening(now[k], before[k], direction), k))
         assert found.worst_first().tolist() == order
-        keys = [badness(score, direction) for score in scores]
-        assert found.ranks().tolist() == [1 + sum(other < key for other in keys) for key in keys]
-        assert [found.place(k) for k, score in enumerate(scores) if score is not None] == [
-            (1 + sum(other < key for other in keys), sum(not other < key and not key < other for other in keys))
-            for key, score in zip(keys, scores, strict=True)
-            if score is not None
+        for k in range(length):
+            a, b = now[k], before[k]
+            assert found.missing[k] == (a is None or b is None)
+            if a is not None and b is not None:
+                expected = 0.0 if a == b else a - b
+                assert found.values[k] == expected or (math.isnan(found.values[k]) and math.isnan(expected))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_several_runs_against_the_plain_way(direction: Direction) -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        length = rng.randrange(1, 60)
+        runs = [some_scores(rng, length) for _ in range(rng.randrange(1, 5))]
+        columns = [column(scores, direction) for scores in runs]
+        fails = [plain_fails(scores, direction, Fraction(20)) for scores in runs]
+        keys = [[badness(score, direction) for score in scores] for scores in runs]
+        ranks = [
+            [sum(key < each[k] for key in each) if score is not None else length for k, score in enumerate(run)]
+            for run, each in zip(runs, keys, strict=True)
         ]
-        for percentile in map(Fraction, ("0", "0.1", "5", "7", "12.5", "33.3", "50", "99.9", "100")):
-            assert found.fails(percentile).tolist() == plain_fails(scores, direction, percentile)
-
-
-@pytest.mark.parametrize(("seed", "direction"), CASES)
-def test_change_against_the_plain_way(seed: int, direction: Direction) -> None:
-    rng = random.Random(seed)
-    length = rng.randrange(0, 80)
-    now, before = some_scores(rng, length), some_scores(rng, length)
-    found = ranking.change(column(now, direction), column(before, direction))
-    order = sorted(range(length), key=lambda k: (plain_worsening(now[k], before[k], direction), k))
-    assert found.worst_first().tolist() == order
-    for k in range(length):
-        a, b = now[k], before[k]
-        assert found.missing[k] == (a is None or b is None)
-        if a is not None and b is not None:
-            expected = 0.0 if a == b else a - b
-            assert found.values[k] == expected or (math.isnan(found.values[k]) and math.isnan(expected))
-
-
-@pytest.mark.parametrize(("seed", "direction"), CASES)
-def test_several_runs_against_the_plain_way(seed: int, direction: Direction) -> None:
-    rng = random.Random(seed)
-    length = rng.randrange(1, 60)
-    runs = [some_scores(rng, length) for _ in range(rng.randrange(1, 5))]
-    columns = [column(scores, direction) for scores in runs]
-    fails = [plain_fails(scores, direction, Fraction(20)) for scores in runs]
-    keys = [[badness(score, direction) for score in scores] for scores in runs]
-
-    def worst_rank(k: int) -> int:
-        places = zip(runs, keys, strict=True)
-        return min(sum(key < each[k] for key in each) if run[k] is not None else length for run, each in places)
-
-    often = [sum(each[k] for each in fails) for k in range(length)]
-    expected = sorted(range(length), key=lambda k: (-often[k], worst_rank(k), k))
-    assert ranking.common_first(columns, [one.fails(Fraction(20)) for one in columns]).tolist() == expected
-    differing = sorted(range(length), key=lambda k: (plain_disagreement([run[k] for run in runs]), k))
-    assert ranking.disagreement_first(columns).tolist() == differing
+        often = [sum(each[k] for each in fails) for k in range(length)]
+        expected = sorted(range(length), key=lambda k: (-often[k], min(run[k] for run in ranks), k))
+        assert ranking.common_first(columns, [one.fails(Fraction(20)) for one in columns]).tolist() == expected
+        differing = sorted(range(length), key=lambda k: (plain_disagreement([run[k] for run in runs]), k))
+        assert ranking.disagreement_first(columns).tolist() == differing
 
 
 # ---------------------------------------------------------------- by hand

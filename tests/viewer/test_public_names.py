@@ -1,4 +1,4 @@
-"""What `endoscope.viewer` offers by name, and that a notebook needs no web server for it."""
+"""The names that `endoscope.viewer` offers, without a web server where a notebook uses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.viewer import runs
 
 import endoscope
-from endoscope import viewer
+from endoscope import render, viewer
 
 WITHOUT_A_SERVER = """
 import sys
@@ -24,12 +24,14 @@ print(len(shown._repr_html_()))
 """
 
 
-def test_every_name_is_that_of_its_module() -> None:
+def test_every_name_is_the_one_of_its_module() -> None:
     for name in viewer.__all__:
-        found = getattr(viewer, name)
-        assert getattr(importlib.import_module(found.__module__), name) is found
+        value = getattr(viewer, name)
+        assert getattr(importlib.import_module(value.__module__), name) is value
         assert name in dir(viewer)
     assert viewer.load_debug_outputs is endoscope.load_debug_outputs
+    assert {*render.__all__} <= {*viewer.__all__}
+    assert all(getattr(viewer, name) is getattr(render, name) for name in render.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Rendrer'"):
         _ = viewer.Rendrer
 

@@ -1,4 +1,4 @@
-"""Attention: one map of queries and keys for each head, with the tokens where the datapoint has them."""
+"""Attention: one map of queries and keys per head, with the tokens where the datapoint has them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from endoscope.render import sheets
 from endoscope.render.numbers import Numbers
 from endoscope.render.pictures import Picture
-from endoscope.render.registry import About, Body, Renderer, View
+from endoscope.render.renderer import About, Body, Renderer, View
 from endoscope.render.shapes import Maps, unbatched
 from endoscope.render.sheets import Sheet
 
 _MOST_TOKENS = 512
-_TILE = 160  # pixels of a head's longer side, because its cells are looked at one by one
+_TILE = 160  # pixels of a head's longer side: larger than other tiles, because its cells are read one by one
 
 
 class AttentionRenderer(Renderer):
-    """``(heads, queries, keys)``, or without heads; values below 0 are no attention."""
+    """``(heads, queries, keys)``, or without heads. Attention has no value below 0."""
 
     form = "attention"
 
@@ -67,7 +67,7 @@ def _heads(x: Numbers) -> Maps | None:
 
 
 def _is_distribution(x: Numbers) -> bool:
-    """Whether every row of square maps adds up to 1; the first maps speak for all."""
+    """Whether every row of square maps adds up to 1. Only the first two maps are checked."""
     if x.shape[-1] != x.shape[-2] or x.shape[-1] > 4096:
         return False
     part = x.take(np.s_[:2]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Short rows of numbers as lines, long ones as a histogram."""
+"""Numbers in a row: short rows as lines, long ones as a histogram."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from endoscope.render.numbers import Numbers, statistics
-from endoscope.render.registry import About, Body, Renderer
+from endoscope.render.renderer import About, Body, Renderer
 from endoscope.render.shapes import vector
 
 LINE = 2048
@@ -24,7 +24,7 @@ def is_number_list(value: Any) -> bool:
 
 
 class LineRenderer(Renderer):
-    """One value after the other."""
+    """Values over their position."""
 
     form = "line"
 
@@ -45,7 +45,7 @@ class LineRenderer(Renderer):
 
 
 class HistogramRenderer(Renderer):
-    """How often which values come, of tensors that have no better form."""
+    """The distribution of values, of tensors that have no better form."""
 
     form = "histogram"
 
@@ -53,21 +53,19 @@ class HistogramRenderer(Renderer):
         return isinstance(value, Numbers) and value.size > 1
 
     def body(self, value: Any, about: About) -> Body:
-        found = statistics(value)
-        if found.min is None or found.max is None:
+        stats = statistics(value)
+        if stats.min is None or stats.max is None:
             return {"edges": [], "counts": [], "note": "no value is finite"}
-        low, high = float(found.min), float(found.max)
-        half = high * 0.5 - low * 0.5
-        edges = low + np.linspace(0.0, 1.0, _BINS + 1) * half + np.linspace(0.0, 1.0, _BINS + 1) * half
+        low, high = float(stats.min), float(stats.max)
+        half = high * 0.5 - low * 0.5  # high - low may overflow
+        steps = np.linspace(0.0, 1.0, _BINS + 1) * half
         counts = np.zeros(_BINS, np.int64)
         for chunk in value.chunks(_HISTOGRAM_OF):
             x = chunk.astype(np.float64)
             x = x[np.isfinite(x)]
-            places = (
-                np.zeros(x.size, np.int64) if half == 0 else ((x * 0.5 - low * 0.5) / half * _BINS).astype(np.int64)
-            )
-            counts += np.bincount(np.clip(places, 0, _BINS - 1), minlength=_BINS)
+            bins = (x * 0.5 - low * 0.5) / (half or 1.0) * _BINS
+            counts += np.bincount(np.clip(bins.astype(np.int64), 0, _BINS - 1), minlength=_BINS)
         notes = [f"of the first {_HISTOGRAM_OF:,} of {value.size:,} values"] if value.size > _HISTOGRAM_OF else []
-        if found.nan or found.inf:
-            notes.append(f"{found.nan:,} NaN and {found.inf:,} infinite values are not counted")
-        return {"edges": edges.tolist(), "counts": counts.tolist(), "note": "; ".join(notes) or None}
+        if stats.nan or stats.inf:
+            notes.append(f"{stats.nan:,} NaN and {stats.inf:,} infinite values are not counted")
+        return {"edges": (low + steps + steps).tolist(), "counts": counts.tolist(), "note": "; ".join(notes) or None}

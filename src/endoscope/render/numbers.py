@@ -1,7 +1,6 @@
-"""Numbers: a tensor or array of any kind, whose values are handed out in parts as plain real arrays; and statistics.
+"""Numbers: the values of a tensor or array of any kind, in parts, as plain real arrays; and their statistics.
 
-Nothing here converts a whole tensor at once: a part is taken first and converted then, so that a large tensor costs no
-more memory than it has already.
+A large tensor is never converted at once: parts are taken first and converted then, which needs no memory for a copy.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def is_numbers(value: Any) -> bool:
 
 
 def laid_out(value: Any) -> Numbers | None:
-    """A tensor or array whose values can be had one after the other; None for everything else."""
+    """A tensor or array whose values can be laid out one after the other; None for everything else."""
     try:
         return Numbers(value) if is_numbers(value) else None
-    except (RuntimeError, TypeError, ValueError):  # a tensor of a kind that has no such values
+    except (RuntimeError, TypeError, ValueError):  # a tensor of a kind that has no values to lay out
         return None
 
 
@@ -49,9 +48,9 @@ class Numbers:
 
     def __init__(self, value: torch.Tensor | Array) -> None:
         self.dtype = str(value.dtype).removeprefix("torch.")
-        self._stats: list[Stats] = []  # of all shapes that these values are given
+        self._stats: list[Stats] = []  # shared by all shapes of the same values
         self.notes: list[str] = []
-        """What is shown in place of what was stored."""
+        """How the values differ from the stored ones."""
         if isinstance(value, torch.Tensor):
             value = self._strided(value.detach())
             if value.is_complex() and value.is_conj():
@@ -89,42 +88,36 @@ class Numbers:
 
     def reshaped(self, *shape: int) -> Numbers:
         """The same values in another shape."""
-        made = object.__new__(Numbers)
-        made.dtype, made.notes, made._stats = self.dtype, self.notes, self._stats
-        made._data = self._data.reshape(shape)
-        made.shape = tuple(int(n) for n in made._data.shape)
-        return made
+        other = object.__new__(Numbers)
+        other.dtype, other.notes, other._stats = self.dtype, self.notes, self._stats
+        other._data = self._data.reshape(shape)
+        other.shape = tuple(int(n) for n in other._data.shape)
+        return other
 
     def take(self, index: Any = ..., *, real: bool = True) -> Array:
-        """Some values, as real numbers that numpy has; booleans as 0 and 1. Complex ones stay so when not ``real``."""
+        """Some values as a numpy array: booleans as 0 and 1, complex values by magnitude unless not ``real``."""
         part = self._data[index]
         if isinstance(part, torch.Tensor):
             if part.dtype in _WIDER:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # that complex32 is experimental
+                    warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental
                     part = part.to(_WIDER[part.dtype])
             part = part.numpy()
         part = np.asarray(part)
         if part.dtype.kind == "c" and real:
             with np.errstate(all="ignore"):
                 return np.asarray(np.abs(part))
-        return (
-            part.view(np.uint8)
-            if part.dtype.kind == "b" and part.ndim
-            else part.astype(np.uint8)
-            if (part.dtype.kind == "b")
-            else part
-        )
+        return part.astype(np.uint8) if part.dtype.kind == "b" else part
 
     def chunks(self, most: int | None = None, *, real: bool = True) -> Iterator[Array]:
-        """All values, or the first ``most``, some at a time, as `take` gives them."""
+        """All values, or the first ``most``, in parts, as `take` returns them."""
         flat = self.reshaped(-1)
         end = flat.size if most is None else min(most, flat.size)
         for at in range(0, end, _CHUNK):
             yield flat.take(slice(at, min(at + _CHUNK, end)), real=real)
 
     def digest(self) -> str:
-        """Another one when shape, type or values are others."""
+        """A hash of shape, dtype and values."""
         hashed = xxhash.xxh3_64(f"{self.shape}{self.dtype}".encode())
         for chunk in self.chunks():
             hashed.update(np.ascontiguousarray(chunk).view(np.uint8).data if chunk.size else b"")
@@ -132,7 +125,7 @@ class Numbers:
 
 
 def dot(x: Array, y: Array) -> float:
-    """The sum of products. Not by ``@``, which starts threads that wait for each other on a busy machine."""
+    """The sum of products. Not ``@``, which starts threads that wait for each other on a busy machine."""
     return float(np.einsum("i,i->", x, y))
 
 

@@ -1,4 +1,4 @@
-"""Values as plain data: what a container holds by name, and scalars as cells of a table and as JSON."""
+"""Values as plain data: the members of a container by name, and scalars as table cells, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from endoscope.values import DataclassValue, EnumValue, NamedTupleValue, Opaque
 CELL = 200
 """Characters of a cell."""
 SHORT_LIST = 8
-"""Items of a list that stands in one cell."""
-_EXACT = 1 << 53  # integers beyond this are not exact in a browser
+"""Items of a list that fits in one cell."""
+_EXACT = 1 << 53  # larger integers are not exact in a browser
+_MOST_SORTED = 10_000
 _SCALARS = (
     str, bytes, bool, int, float, complex, type(None), np.generic, pathlib.PurePath,
     datetime.date, datetime.time, datetime.timedelta, EnumValue, Opaque,
@@ -25,12 +26,12 @@ _SCALARS = (
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is one thing: text, a number, a date, ..."""
+    """Whether a value is a single thing, such as text, a number or a date."""
     return isinstance(value, _SCALARS)
 
 
 def members(value: Any) -> Iterator[tuple[str, Any]] | None:
-    """What a container holds, by name, one after the other; None for a value that is no container."""
+    """The members of a container by name, lazily; None for a value that is not a container."""
     if isinstance(value, Mapping):
         return ((key_text(k), v) for k, v in value.items())
     if isinstance(value, DataclassValue):
@@ -38,7 +39,7 @@ def members(value: Any) -> Iterator[tuple[str, Any]] | None:
     if isinstance(value, NamedTupleValue):
         return iter(list(zip(value._fields, value, strict=False)))
     if isinstance(value, (set, frozenset)):
-        value = sorted(islice(value, 10_000), key=repr) if len(value) <= 10_000 else list(value)
+        value = sorted(value, key=repr) if len(value) <= _MOST_SORTED else list(value)
     if isinstance(value, (list, tuple)):
         return ((str(k), v) for k, v in enumerate(value))
     return None
@@ -54,7 +55,7 @@ def key_text(key: Any) -> str:
 
 
 def type_of(value: Any) -> str:
-    """What a value is called on screen; stand-ins for types of the run go by the run's name."""
+    """Display name of a value's type. Stand-ins for types of the run go by the name they have there."""
     if isinstance(value, (DataclassValue, NamedTupleValue)):
         return value._type
     if isinstance(value, (EnumValue, Opaque)):
@@ -63,51 +64,71 @@ def type_of(value: Any) -> str:
 
 
 def shortened(text: str, most: int = CELL) -> str:
-    """Text of at most ``most`` characters, which says how many there were."""
+    """Text of at most ``most`` characters, with a note of how many there were."""
     return text if len(text) <= most else f"{text[:most]}… ({most:,} of {len(text):,} characters)"
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell of a table: a number, a truth value, None, or short text."""
+    """A value as a table cell: a number, a truth value, None, or short text."""
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
-        if abs(value) <= _EXACT:
-            return value
-        return str(value) if value.bit_length() <= 512 else f"an integer of {value.bit_length():,} bits"
-    if isinstance(value, str):
-        return shortened(value)
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes"
-    if isinstance(value, EnumValue):
-        return shortened(str(value.name))
-    if isinstance(value, Opaque):
-        return shortened(value.text)
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
+        return _integer(value)
     if isinstance(value, (list, tuple)):
         inside = ", ".join(str(cell(v)) if is_scalar(v) else "…" for v in islice(value, SHORT_LIST))
         more = f", … ({SHORT_LIST} of {len(value):,})" if len(value) > SHORT_LIST else ""
         return shortened(f"[{inside}{more}]")
-    return shortened(str(value)) if is_scalar(value) else f"a {type(value).__name__}"
+    return shortened(_text(value)) if is_scalar(value) else f"a {type(value).__name__}"
+
+
+def _integer(value: int) -> int | str:
+    if abs(value) <= _EXACT:
+        return value
+    return str(value) if value.bit_length() <= 512 else f"an integer of {value.bit_length():,} bits"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, EnumValue):
+        return str(value.name)
+    if isinstance(value, Opaque):
+        return value.text
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
+
+
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def jsonable(value: Any) -> Any:
-    """Plain data as JSON can hold it: NaN and infinities as text, and text that UTF-8 can hold."""
+    """Plain data that JSON can hold: NaN and infinities as text, and text that UTF-8 can hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
+        return value.encode(errors="replace").decode()
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return value if math.isfinite(value) else _NON_FINITE[str(value)]
     if isinstance(value, dict):
         return {jsonable(str(k)): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [jsonable(v) for v in value]
-    if isinstance(value, np.generic):
-        return jsonable(value.item())
     if value is None or isinstance(value, (bool, int)):
         return value
     return jsonable(cell(value))
+
+
+def value_text(value: Any) -> str:
+    """A number as the viewer shows it, with a real minus sign; any other value as its text. Not escaped."""
+    if value is None:
+        return "–"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int):
+        return str(value).replace("-", "−")
+    if not math.isfinite(value):
+        return {"nan": "NaN", "inf": "∞", "-inf": "−∞"}[str(value)]
+    return f"{value + 0.0:.4g}".replace("-", "−")  # + 0.0 drops the sign of -0.0

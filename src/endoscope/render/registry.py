@@ -1,109 +1,57 @@
-"""What draws a value: renderers, asked in order, and those that were registered for a debugger before all others.
+"""Chooses the renderer of a value, a registered one before the built-in ones, and lets it draw.
 
-A renderer gives one of a few forms, which the page knows how to show. One that raises becomes a `problem`, and the rest
-of the datapoint is drawn.
+A renderer that raises, or returns what no page can show, becomes a `problem`; the rest of the datapoint is drawn.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.render.numbers import Array, Numbers, is_numbers
+from endoscope.render.attention import AttentionRenderer
+from endoscope.render.curves import HistogramRenderer, LineRenderer
+from endoscope.render.fields import ChannelsRenderer, HeatmapRenderer, MatrixRenderer
+from endoscope.render.images import ImageRenderer
+from endoscope.render.masks import MaskRenderer
+from endoscope.render.numbers import Numbers, is_numbers
 from endoscope.render.pictures import Picture
+from endoscope.render.renderer import PICTURES, About, Body, Form, Renderer, View
+from endoscope.render.tables import ClassesRenderer, TableRenderer
+from endoscope.render.texts import AnythingRenderer, ScalarRenderer, TextRenderer
+from endoscope.render.tokens import TokensRenderer
 
-Form = Literal[
-    "image",
-    "channels",
-    "mask",
-    "attention",
-    "heatmap",
-    "line",
-    "histogram",
-    "tokens",
-    "table",
-    "text",
-    "scalar",
-    "problem",
-]
-PICTURES = ("image", "channels", "mask", "attention", "heatmap")
-"""Forms that have a picture."""
-Body = dict[str, Any]
+__all__ = [
+    "PICTURES", "About", "Body", "Drawn", "Form", "NotDrawn", "Problem", "Renderer", "View", "describe", "draw",
+    "picture", "register", "registered", "unregister",
+]  # fmt: skip
 
-
-def _no_image() -> Array | None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a renderer may know of a value besides the value."""
-
-    name: str = ""
-    """Its key, such as ``feature_map``; inner keys behind slashes."""
-    section: str = "debugger"
-    debugger: str | None = None
-    class_names: Sequence[str] | None = None
-    tokens: Sequence[str] | None = None
-    classification: bool = False
-    """Whether it holds one number for each class."""
-    image: Callable[[], Array | None] = field(default=_no_image)
-    """The datapoint's input as ``(height, width, 3)`` bytes, if it is an image; read when called."""
-
-    def named(self, *words: str) -> bool:
-        """Whether one of the words stands in the value's or the debugger's name."""
-        text = f"{self.debugger or ''}/{self.name}".lower()
-        return any(word in text for word in words)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Which picture of a value is wanted."""
-
-    page: int = 0
-    zoom: int | None = None
-    overlay: bool = False
-    span: tuple[float, float] | None = None
-    """The values at the ends of the colour map; those of the value itself when left out."""
-
-
-class Renderer(ABC):
-    """Draws values of one kind in one form.
-
-    >>> class Spectrum(Renderer):
-    ...     form = "line"
-    ...     def body(self, value, about):
-    ...         power = value["power"].tolist()
-    ...         return {"series": [{"name": "power", "values": power}], "shown": len(power), "of": len(power)}
-    >>> register("spectrum", Spectrum())
-
-    ``body`` gives what docs/viewer-api.md says for the form, without ``src``. A form with a picture has ``picture``.
-    """
-
-    form: ClassVar[Form]
-
-    def fits(self, value: Any, about: About) -> bool:
-        """Whether it can draw this value; built-in renderers are asked in order."""
-        return True
-
-    @abstractmethod
-    def body(self, value: Any, about: About) -> Body: ...
-
-    def picture(self, value: Any, about: About, view: View) -> Picture:
-        raise NotImplementedError(f"{type(self).__name__} has the form {self.form!r} and no picture()")
-
-
+_BUILT_IN: tuple[Renderer, ...] = (
+    ScalarRenderer(),
+    ClassesRenderer(),
+    AttentionRenderer(),
+    HeatmapRenderer(),
+    MaskRenderer(),
+    ImageRenderer(),
+    ChannelsRenderer(),
+    MatrixRenderer(),
+    TokensRenderer(),
+    LineRenderer(),
+    HistogramRenderer(),
+    TableRenderer(),
+    TextRenderer(),
+    AnythingRenderer(),
+)
+"""The first one that fits draws the value."""
 _registered: dict[str, Renderer] = {}
 
 
 def register(name: str, renderer: object) -> None:
-    """Let ``renderer`` draw what the debugger ``name`` gave, or with ``name/key`` one value of it.
+    """Let ``renderer`` draw what the debugger ``name`` returned, or one value of it with ``name/key``.
 
     It is given the value as it was captured. Register before the viewer starts, or before a notebook displays.
     """
@@ -123,24 +71,24 @@ def unregister(name: str) -> None:
 
 
 def registered(debugger: str | None, name: str) -> Renderer | None:
-    """The renderer that was registered for a debugger (``name`` is empty) or for one of its values."""
+    """The renderer registered for a debugger (``name`` is empty) or for one of its values."""
     return _registered.get(f"{debugger}/{name}" if name else f"{debugger}") if debugger is not None else None
 
 
 class NotDrawn(EndoscopeError, ValueError):
-    """A value, or its picture, cannot be drawn; the text says why."""
+    """A value, or its picture, cannot be drawn; the text gives the reason."""
 
 
 @contextmanager
-def _drawing(what: str, *, told: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """The one place where an error of a renderer ends; the text of those in ``told`` says enough by itself.
+def _drawing(what: str, *, clear: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns every error of a renderer into `NotDrawn`. The text of a ``clear`` error is shown as it is.
 
-    A renderer may be the user's own and raise anything. It must not take the rest of the datapoint with it.
+    A renderer may be the user's own and raise anything. The rest of the datapoint must still be drawn.
     """
     try:
-        with np.errstate(all="ignore"):  # values of any size are to be seen, not to be warned of
+        with np.errstate(all="ignore"):  # a debugging tool shows extreme values, and does not warn about them
             yield
-    except told as e:
+    except clear as e:
         raise NotDrawn(str(e) or describe(e)) from e
     except Exception as e:
         raise NotDrawn(f"{what} could not be drawn: {describe(e)}") from e
@@ -154,100 +102,97 @@ class Drawn:
     body: Body
     renderer: Renderer
     value: Any
-    """What the renderer is given."""
+    """What the renderer is given: built-in ones are given tensors as `Numbers`."""
     about: About
     numbers: Numbers | None
     """The value, when it is a tensor or an array that can be laid out."""
 
     def picture(self, view: View) -> Picture:
-        """One of its pictures; `NotDrawn` says why there is none."""
-        with _drawing("this picture", told=(ValueError, MemoryError)):
-            return _picture(self.renderer, self.value, self.about, view)
+        """One of its pictures, or `NotDrawn` with the reason."""
+        with _drawing("this picture", clear=(ValueError, MemoryError)):
+            if self.form not in PICTURES:
+                raise ValueError(self.body.get("message") or f"a value drawn as {self.form} has no picture")
+            result: Any = self.renderer.picture(self.value, self.about, view)
+            if not isinstance(result, Picture):
+                name = type(self.renderer).__name__
+                raise TypeError(f"{name}.picture() returned {type(result).__name__}, expected a Picture")
+            return result
 
 
 def draw(value: Any, about: About) -> Drawn:
-    """Choose the renderer of a value and let it draw; what goes wrong is drawn as a problem."""
+    """Choose the renderer of a value and let it draw; an error is drawn as a problem."""
     numbers = None
     try:
         with _drawing("this value"):
             numbers = Numbers(value) if is_numbers(value) else None
-            chosen, given = choose(value, about, numbers)
-            body = chosen.body(given, about)
-            check_body(chosen.form, body)
-            return Drawn(chosen.form, body, chosen, given, about, numbers)
+            renderer, given = registered(about.debugger, about.name), value
+            if renderer is None:
+                given = value if numbers is None else numbers
+                renderer = next(renderer for renderer in _BUILT_IN if renderer.fits(given, about))
+            body = renderer.body(given, about)
+            _check_body(renderer.form, body)
+            return Drawn(renderer.form, body, renderer, given, about, numbers)
     except NotDrawn as e:
         return Drawn("problem", {"message": str(e)}, Problem(), value, about, numbers)
 
 
-def choose(value: Any, about: About, numbers: Numbers | None) -> tuple[Renderer, Any]:
-    """The renderer of a value, and what it is to be given; ``numbers`` is the value if it is a tensor or an array."""
-    own = registered(about.debugger, about.name)
-    if own is not None:
-        return own, value
-    from endoscope.render.builtin import RENDERERS
-
-    given = value if numbers is None else numbers
-    return next(renderer for renderer in RENDERERS if renderer.fits(given, about)), given
-
-
 def picture(value: Any, about: About, view: View) -> Picture:
-    """The picture of a value, without its body; `NotDrawn` says why there is none."""
-    with _drawing("this picture", told=(ValueError, MemoryError)):
-        chosen, given = choose(value, about, Numbers(value) if is_numbers(value) else None)
-        return _picture(chosen, given, about, view)
+    """The picture of a value, or `NotDrawn` with the reason."""
+    return draw(value, about).picture(view)
 
 
-def _picture(renderer: Renderer, given: Any, about: About, view: View) -> Picture:
-    if renderer.form not in PICTURES:
-        raise ValueError(f"a value drawn as {renderer.form} has no picture")
-    made = renderer.picture(given, about, view)
-    if not isinstance(made, Picture):
-        raise TypeError(f"{type(renderer).__name__}.picture() gave {type(made).__name__}, expected a Picture")
-    return made
-
-
-_Holds = dict[str, type | tuple[type, ...]]
-_SHEET: _Holds = {"columns": int, "rows": int, "tile": (list, tuple), "shown": int, "of": int}
-_HOLDS: dict[str, _Holds] = {
+_LIST = (list, tuple)
+_SHEET: Body = {"columns": int, "rows": int, "tile": _LIST, "shown": int, "of": int}
+_REQUIRED: dict[Form, Body] = {
     "image": {"width": int, "height": int},
     "channels": _SHEET,
     "attention": _SHEET,
-    "mask": {"width": int, "height": int, "classes": (list, tuple)},
+    "mask": {"width": int, "height": int, "classes": _LIST},
     "heatmap": {"width": int, "height": int},
-    "line": {"series": (list, tuple)},
-    "histogram": {"edges": (list, tuple), "counts": (list, tuple)},
-    "table": {"columns": (list, tuple), "rows": (list, tuple)},
-    "tokens": {"values": (list, tuple)},
+    "line": {"series": _LIST},
+    "histogram": {"edges": _LIST, "counts": _LIST},
+    "table": {"columns": _LIST, "rows": _LIST},
+    "tokens": {"values": _LIST},
     "text": {"text": str},
     "scalar": {"value": object},
     "problem": {"message": str},
 }
+"""For each form, the keys that its body must have and their types."""
 
 
-def check_body(form: Form, body: Any) -> None:
-    """TypeError, KeyError or ValueError when a page could not show what a renderer gave."""
+def _is_sheet(body: Body) -> bool:
+    sides, counts = body["tile"], [body[name] for name in _SHEET if name != "tile"]
+    return len(sides) == 2 and all(isinstance(side, int) for side in sides) and min(*sides, *counts) >= 1
+
+
+_SHEET_RULE = (
+    _is_sheet,
+    "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and a height",
+)
+_RULES: dict[Form, tuple[Callable[[Body], bool], str]] = {
+    "line": (
+        lambda body: all(isinstance(one, dict) and isinstance(one.get("values"), _LIST) for one in body["series"]),
+        "each item of 'series' must have a list 'values'",
+    ),
+    "table": (lambda body: all(isinstance(row, _LIST) for row in body["rows"]), "each item of 'rows' must be a list"),
+    "channels": _SHEET_RULE,
+    "attention": _SHEET_RULE,
+}
+
+
+def _check_body(form: Form, body: Any) -> None:
+    """TypeError or ValueError when a page could not show what a renderer returned."""
     if not isinstance(body, dict):
-        raise TypeError(f"body() gave {type(body).__name__}, expected a dict")
-    for name, wanted in _HOLDS.get(form, {}).items():
+        raise TypeError(f"body() returned {type(body).__name__}, expected a dict")
+    for name, expected in _REQUIRED[form].items():
         if name not in body:
             raise ValueError(f"the body of the form {form!r} lacks {name!r}")
-        if not isinstance(body[name], wanted):
+        if not isinstance(body[name], expected):
             raise TypeError(f"{name!r} in the body of the form {form!r} is {type(body[name]).__name__}")
-    if form == "line" and not all(isinstance(one, dict) and _is_list(one.get("values")) for one in body["series"]):
-        raise ValueError("each one of 'series' needs a list 'values'")
-    if form in ("channels", "attention") and not _is_sheet(**{name: body[name] for name in _SHEET}):
-        raise ValueError("'columns', 'rows', 'shown' and 'of' need to be 1 or more, and 'tile' a width and a height")
-    if form == "table" and not all(map(_is_list, body["rows"])):
-        raise ValueError("each one of 'rows' needs to be a list")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
-def _is_sheet(tile: Sequence[Any], **counts: int) -> bool:
-    sides = len(tile) == 2 and all(isinstance(side, int) for side in tile)
-    return sides and min(*tile, *counts.values()) >= 1
+    if form in _RULES:
+        holds, message = _RULES[form]
+        if not holds(body):
+            raise ValueError(message)
 
 
 class Problem(Renderer):
@@ -260,6 +205,6 @@ class Problem(Renderer):
 
 
 def describe(e: BaseException) -> str:
-    """An error in one short line, without its values."""
+    """An error in one short line."""
     text = " ".join(str(e).split())
     return f"{type(e).__name__}: {text[:200]}" if text else type(e).__name__

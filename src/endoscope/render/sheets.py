@@ -11,28 +11,28 @@ from endoscope.render import colours, pictures
 from endoscope.render.colours import Table
 from endoscope.render.numbers import Array, Numbers, statistics
 from endoscope.render.pictures import Picture, Range
-from endoscope.render.registry import View
+from endoscope.render.renderer import Body, View
 from endoscope.render.shapes import Maps
 
 TILES = 64
-"""Tiles of one page."""
+"""Tiles per page."""
 GAP = 2
-_TILE = 64  # pixels of a tile's longer side that small maps are enlarged to
+_TILE = 64  # pixels of a tile's longer side to which small maps are enlarged
 _MOST_TILE = 128
 _SHEET = 1100  # pixels of a sheet's width
 
 
 def span_of(x: Numbers) -> tuple[Range, bool]:
-    """The range of the finite values, and whether there are others."""
-    found = statistics(x)
-    low, high = (0.0, 0.0) if found.min is None or found.max is None else (float(found.min), float(found.max))
-    return (low, high), bool(found.nan or found.inf)
+    """The range of the finite values, and whether there are non-finite ones."""
+    stats = statistics(x)
+    low, high = (0.0, 0.0) if stats.min is None or stats.max is None else (float(stats.min), float(stats.max))
+    return (low, high), bool(stats.nan or stats.inf)
 
 
-def scale_of(span: Range, odd: bool, table: Table) -> dict[str, Any]:
+def scale_of(span: Range, non_finite: bool, table: Table) -> dict[str, Any]:
     """What a page needs to draw the scale of a picture."""
     scale: dict[str, Any] = {"range": list(span), "legend": colours.legend(table)}
-    if odd:
+    if non_finite:
         scale |= {"nan_colour": colours.css(colours.NAN), "inf_colour": colours.css(colours.INF)}
     return scale
 
@@ -54,14 +54,14 @@ class Sheet:
         height, width = -(-height // step), -(-width // step)
         factor = pictures.factor_for((height, width), tile)
         shown = width * factor, height * factor
-        # A page may have fewer tiles than another; its columns are the same.
+        # From all maps, not from those of one page: the last page has the same columns as the others.
         columns = max(1, min(maps.count, 8, (_SHEET + GAP) // (shown[0] + GAP)))
         return cls(step, factor, shown, columns)
 
 
-def tiles_body(maps: Maps, sheet: Sheet, what: str) -> dict[str, Any]:
-    """What is said of a sheet: layout, range, and all that is not shown."""
-    span, odd = span_of(maps.x)
+def tiles_body(maps: Maps, sheet: Sheet, what: str) -> Body:
+    """The body of a sheet: layout, range, and a note of what is not shown."""
+    span, non_finite = span_of(maps.x)
     shown = min(TILES, maps.count)
     notes = [maps.note] if maps.note else []
     if shown < maps.count:
@@ -76,7 +76,7 @@ def tiles_body(maps: Maps, sheet: Sheet, what: str) -> dict[str, Any]:
         "shown": shown,
         "of": maps.count,
         "pages": -(-maps.count // TILES),
-        **scale_of(span, odd, colours.SEQUENTIAL),
+        **scale_of(span, non_finite, colours.SEQUENTIAL),
         "note": "; ".join(notes) or None,
     }
 
@@ -88,7 +88,7 @@ def tiles_picture(
     span = span or view.span or span_of(maps.x)[0]
     table = colours.SEQUENTIAL if table is None else table
     if view.zoom is not None:
-        return zoomed(maps, view.zoom, span, table)
+        return _zoomed(maps, view.zoom, span, table)
     first = view.page * TILES
     if not 0 <= first < maps.count:
         raise ValueError(f"there is no page {view.page}; there are {-(-maps.count // TILES)}, counted from 0")
@@ -98,12 +98,11 @@ def tiles_picture(
     return Picture(pictures.tiled(places, sheet.columns, GAP), table)
 
 
-def zoomed(maps: Maps, which: int, span: Range, table: Table) -> Picture:
-    if not 0 <= which < maps.count:
-        raise ValueError(f"there is no map {which}; there are {maps.count}, counted from 0")
-    height, width = maps.x.shape[-2:]
-    step = pictures.step_for((height, width), pictures.MOST_PIXELS)
-    values = _part(maps, slice(which, which + 1), step)[0]
+def _zoomed(maps: Maps, index: int, span: Range, table: Table) -> Picture:
+    if not 0 <= index < maps.count:
+        raise ValueError(f"there is no map {index}; there are {maps.count}, counted from 0")
+    step = pictures.step_for(maps.x.shape[-2:], pictures.MOST_PIXELS)
+    values = _part(maps, slice(index, index + 1), step)[0]
     factor = pictures.factor_for(values.shape, 512)
     return Picture(pictures.enlarged(pictures.mapped(values, span), factor), table)
 

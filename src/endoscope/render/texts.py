@@ -1,4 +1,4 @@
-"""Scalars, texts, and a few words for everything that has no other form."""
+"""Text: scalars, long texts, and a few words for a value that has no other form."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from endoscope.render.images import class_name
 from endoscope.render.numbers import Numbers
 from endoscope.render.plain import CELL, cell, is_scalar, keys_of, members, type_of
-from endoscope.render.registry import About, Body, Renderer
+from endoscope.render.renderer import About, Body, Renderer
 from endoscope.values import Opaque
 
 TEXT = 10_000
@@ -19,28 +18,25 @@ _CLASS_WORDS = ("class", "label", "target", "pred")
 
 
 class ScalarRenderer(Renderer):
-    """One number, truth value, date, short name; the name of the class where it is one."""
+    """One number, truth value, date or short name; with the name of the class if it is the index of one."""
 
     form = "scalar"
 
     def fits(self, value: Any, about: About) -> bool:
         if isinstance(value, Numbers):
             return value.size == 1
-        return (
-            is_scalar(value)
-            and not isinstance(value, (bytes, Opaque))
-            and not (isinstance(value, str) and (len(value) > CELL or "\n" in value))
-        )
+        if isinstance(value, str):
+            return len(value) <= CELL and "\n" not in value
+        return is_scalar(value) and not isinstance(value, (bytes, Opaque))
 
     def body(self, value: Any, about: About) -> Body:
-        one = value.reshaped(-1).take().tolist()[0] if isinstance(value, Numbers) else value
-        whole = (isinstance(value, Numbers) and value.whole) or type(one) is int
-        is_class = whole and type(one) is int and (about.section == "labels" or about.named(*_CLASS_WORDS))
-        return {"value": cell(one), "name": class_name(one, about.class_names) if is_class else None}
+        scalar = value.reshaped(-1).take().tolist()[0] if isinstance(value, Numbers) else value
+        is_class = type(scalar) is int and (about.section == "labels" or about.named(*_CLASS_WORDS))
+        return {"value": cell(scalar), "name": about.class_name(scalar) if is_class else None}
 
 
 class TextRenderer(Renderer):
-    """Text as it is, its start when it is long."""
+    """A text, or the start of a long one."""
 
     form = "text"
 
@@ -48,20 +44,18 @@ class TextRenderer(Renderer):
         return isinstance(value, (str, bytes, Opaque))
 
     def body(self, value: Any, about: About) -> Body:
-        if isinstance(value, bytes):
-            text, unit = value[: TEXT // 4].hex(" "), "bytes"
-            shown = min(len(value), TEXT // 4)
-            of = len(value)
-        else:
-            whole = value.text if isinstance(value, Opaque) else value
-            text, unit, shown, of = whole[:TEXT], "characters", min(len(whole), TEXT), len(whole)
-        notes = [] if shown == of else [f"the first {shown:,} of {of:,} {unit}"]
+        content, most, unit = value.text if isinstance(value, Opaque) else value, TEXT, "characters"
+        if isinstance(content, bytes):
+            most, unit = TEXT // 4, "bytes"
+        shown, of = content[:most], len(content)
+        notes = [] if len(shown) == of else [f"the first {len(shown):,} of {of:,} {unit}"]
         notes += ["of this type only the start of its repr was kept"] if isinstance(value, Opaque) else []
-        return {"text": text, "shown": shown, "of": of, "note": "; ".join(notes) or None}
+        text = shown.hex(" ") if isinstance(shown, bytes) else shown
+        return {"text": text, "shown": len(shown), "of": of, "note": "; ".join(notes) or None}
 
 
 class AnythingRenderer(Renderer):
-    """Says what a value is that cannot be seen: an empty tensor, an empty list."""
+    """Describes a value that cannot be drawn, such as an empty tensor or an empty list."""
 
     form = "text"
 
@@ -72,5 +66,5 @@ class AnythingRenderer(Renderer):
         elif members(value) is not None:
             text = f"an empty {type_of(value)}" if not keys_of(value) else f"a {type_of(value)}"
         else:
-            text = f"a value of type {type_of(value)}, which has no form of its own"
+            text = f"a value of type {type_of(value)}, which cannot be drawn"
         return {"text": text, "shown": len(text), "of": len(text), "note": None}

@@ -1,1 +1,1 @@
-"""A run or a datapoint as text, HTML and notebook views, without a server."""
+"""Runs and datapoints as HTML: one page that opens from disk, and views for notebooks. No server."""

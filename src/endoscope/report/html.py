@@ -1,103 +1,197 @@
-"""Items as HTML that needs nothing else: for notebooks and files. Everything that comes from a run is escaped."""
+"""HTML: documents, tables, lines and bars, and every form that a value is drawn in.
+
+One markup for exported pages and notebooks: classes and one style sheet, because the policy of a page forbids styles
+of single elements. No script. Everything that comes from a run is escaped.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
+from importlib import resources
 from typing import Any
 
-from endoscope.render.plain import cell
-from endoscope.render.registry import Body, Form
-from endoscope.report.shown import Shown, value_text
+import numpy as np
 
-_WIDTH, _HEIGHT = 480, 120
-_MOST_POINTS = 512
+from endoscope.render.pictures import Picture
+from endoscope.render.plain import cell, value_text
+from endoscope.render.registry import Body
+from endoscope.render.sheets import ordinal
+from endoscope.report.items import Shown
 
-STYLE = (
-    "font:13px/1.5 system-ui,sans-serif;max-width:1100px",
-    "font:12px ui-monospace,monospace;opacity:.7",
-    "border-collapse:collapse;font:12px ui-monospace,monospace",
-    "padding:2px 12px 2px 0;border-bottom:1px solid #8884;text-align:left",
-)
-"""Of the whole, of facts, of tables, of cells: there is no style sheet that could meet one of the page."""
+_MOST_PICTURE = 400_000  # bytes of one picture
+_MOST_POINTS = 1000
+_MOST_NOTES = 50  # of one kind
+_WIDTH, _HEIGHT = 320, 120
+
+
+# ---------------------------------------------------------------- documents
+@cache
+def _style() -> str:
+    return (resources.files("endoscope.report") / "style.css").read_text("utf-8")
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A complete page. Its policy allows its own style and the pictures inside it, and nothing else."""
+    mark = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{mark}'; base-uri 'none'; form-action 'none'"
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="referrer" content="no-referrer"><meta name="viewport" content="width=device-width">'
+        f'<link rel="icon" href="data:,"><title>{text(title)}</title><style>{_style()}</style>'
+    )
+    body = f'<body class="endoscope page">{"".join(parts)}</body>'
+    return f'<!doctype html><html lang="en"><head>{head}</head>{body}</html>\n'
+
+
+def fragment(parts: Iterable[str]) -> str:
+    """A part of a notebook, with its style."""
+    return f'<div class="endoscope"><style>{_style()}</style>{"".join(parts)}</div>'
+
+
+# ---------------------------------------------------------------- text and tables
+class Markup(str):
+    """HTML that a table cell contains as it is."""
 
 
 def text(value: Any) -> str:
-    """Any text or number, escaped."""
-    return escape(str(value), quote=True)
+    """Any text or number, escaped, without the surrogates that UTF-8 cannot hold."""
+    return escape(str(value).encode(errors="replace").decode(), quote=True)
 
 
-def data_address(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def note(words: Any, kind: str = "note") -> str:
+    return f'<p class="{kind}">{text(words)}</p>'
 
 
-def facts(parts: Sequence[str]) -> str:
-    return f'<div style="{STYLE[1]}">{text(" · ".join(parts))}</div>' if parts else ""
+def problems(words: Sequence[Any], most: int) -> str:
+    """The first problems, and how many more there are."""
+    more = [f"and {len(words) - most:,} more problems"] if len(words) > most else []
+    return "".join(note(one, "problem") for one in [*words[:most], *more])
 
 
-def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f'<th style="{STYLE[3]}">{text(column)}</th>' for column in columns)
-    lines = ("".join(f'<td style="{STYLE[3]}">{_cell(one)}</td>' for one in row) for row in rows)
-    return f'<table style="{STYLE[2]}"><tr>{head}</tr>{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
+def facts(values: Mapping[str, Any]) -> str:
+    """Names and values on one line."""
+    pairs = (f"{text(name)} <b>{text(value_text(value))}</b>" for name, value in values.items())
+    return f'<p class="facts">{" · ".join(pairs)}</p>'
 
 
-class Swatch:
-    """A cell with a colour before its words. Drawn, not styled: a policy may refuse a style of one element."""
-
-    def __init__(self, colour: Any, words: Any) -> None:
-        known = re.fullmatch(r"#[0-9a-fA-F]{6}", str(colour)) is not None  # never an address
-        square = f'<rect width="12" height="12" fill="{colour}"/>' if known else ""
-        self.html = f'<svg viewBox="0 0 12 12" width="12" height="12">{square}</svg> {_cell(words)}'
+def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{text(column)}</th>" for column in columns)
+    lines = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{lines}</table>"
 
 
 def _cell(value: Any) -> str:
-    return value.html if isinstance(value, Swatch) else text(value_text(value))
+    return value if isinstance(value, Markup) else text(value_text(value))
+
+
+def link(words: Any, anchor: str) -> Markup:
+    """A cell that links to another place on the page."""
+    return Markup(f'<a href="#{text(anchor)}">{text(words)}</a>')
+
+
+def swatch(colour: Any, words: Any) -> Markup:
+    """A cell with a square of a colour before its words."""
+    is_colour = re.fullmatch(r"#[0-9a-fA-F]{6}", str(colour)) is not None
+    square = f'<rect width="12" height="12" fill="{colour}"/>' if is_colour else ""
+    return Markup(f'<svg viewBox="0 0 12 12" width="12" height="12">{square}</svg> {_cell(words)}')
 
 
 def tidy(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
-    """A table as the viewer shows it: without names that only repeat the class, and with numbers that JSON had as text.
+    """A table without a column of names that only repeat the class.
 
-    >>> tidy(["class", "name", "output"], [[1, "1", "-Infinity"], [0, None, 2.0]])
-    (['class', 'output'], [[1, -inf], [0, 2.0]])
+    >>> tidy(["class", "name", "output"], [[1, "1", 0.5], [0, None, 2.0]])
+    (['class', 'output'], [[1, 0.5], [0, 2.0]])
     """
-
     width = len(columns)
-    full = [[*row, *[None] * (width - len(row))] for row in rows]  # a renderer of one's own may give short ones
+    full = [[*row, *[None] * (width - len(row))] for row in rows]  # a user's renderer may return short rows
 
     def repeats(k: int) -> bool:
         return columns[k] == "name" and all(row[k] is None or str(row[k]) == str(row[k - 1]) for row in full)
 
-    kept = [k for k in range(width) if k == 0 or not repeats(k)]
-    numeric = {k for k in kept if all(_is_number(row[k]) for row in full)}
-    return [columns[k] for k in kept], [[number(row[k]) if k in numeric else row[k] for k in kept] for row in full]
+    used = [k for k in range(width) if k == 0 or not repeats(k)]
+    return [columns[k] for k in used], [[row[k] for k in used] for row in full]
 
 
-_UNBOUNDED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+def debugger_notes(notes: Mapping[str, Any]) -> str:
+    """The notes of a record: what is absent and why, failures, call counts."""
+    entries = [(kind, entry) for kind, of_kind in notes.items() for entry in list(of_kind.items())[:_MOST_NOTES]]
+    rows = [[cell(kind), cell(name), cell(value)] for kind, (name, value) in entries]
+    return table(["note", "of", "value"], rows) if rows else ""
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float)) or number(value) is not value
+# ---------------------------------------------------------------- items
+def item(one: Shown) -> str:
+    """An item: its facts, what its renderer drew, and what is not shown of it."""
+    if one.form == "problem":
+        inside = note(one.body["message"], "problem")
+    elif one.picture is not None:
+        inside = _pictures(one)
+    else:
+        inside = _FORMS[one.form](one.body)
+    return f'<div><div class="what">{text(" · ".join(one.facts))}</div>{inside}{_left_out(one.body)}</div>'
 
 
-def number(value: Any) -> Any:
-    """NaN and infinities that JSON has as text, as numbers; other values as they are."""
-    return _UNBOUNDED.get(value, value) if isinstance(value, str) else value
+def _left_out(body: Body) -> str:
+    parts = []
+    if isinstance(body.get("shown"), int) and body.get("of") not in (None, body["shown"]):
+        parts.append(f"{body['shown']:,} of {body['of']:,} shown")
+    if body.get("range") is not None:
+        low, high = map(value_text, body["range"])
+        parts.append(f"colours from {low} to {high}")
+    if body.get("note"):
+        parts.append(str(body["note"]))
+    return note("; ".join(parts)) if parts else ""
 
 
-def scalar(made: Body) -> tuple[str, str]:
-    """A scalar and its name, as text; a name that only repeats it is left out."""
-    value, name = value_text(number(made["value"])), made.get("name")
-    return text(value), f" ({text(name)})" if name is not None and str(name) != str(made["value"]) else ""
+def _pictures(one: Shown) -> str:
+    """Alone and over the input, at one size, with the classes of a mask or the tokens."""
+    assert one.picture is not None
+    size = (one.picture.width, one.picture.height)
+    if one.over is None:
+        drawn = picture(one.picture, one.alt, size)
+    else:
+        drawn = _figure(one.picture, one.alt, size, "alone") + _figure(one.over, one.alt, size, "over the input")
+    classes = _classes(one.body["classes"]) if one.body.get("classes") else ""
+    tokens = note("tokens: " + " · ".join(map(str, one.body["tokens"]))) if one.body.get("tokens") else ""
+    return f'<div class="pair">{drawn}{classes}</div>{tokens}'
 
 
-def classes(made: Body) -> tuple[list[Any], list[list[Any]]]:
-    """The classes of a mask as a table, each with its colour."""
-    found = [one for one in made["classes"] if isinstance(one, dict)]
-    columns, rows = tidy(["class", "name"], [[one.get("index"), one.get("name")] for one in found])
-    cells = [[Swatch(one.get("colour"), row[0]), *row[1:], _share(one)] for one, row in zip(found, rows, strict=True)]
-    return [*columns, "share"], cells
+def _figure(drawn: Picture, alt: str, size: tuple[int, int], caption: str) -> str:
+    inside = picture(drawn, f"{alt}, {caption}", size)
+    return f"<figure>{inside}<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def picture(drawn: Picture, alt: str, size: tuple[int, int]) -> str:
+    """A picture inside the page. A large one is shrunk, with a note."""
+    png, step = drawn.png(), 1
+    while len(png) > _MOST_PICTURE and max(drawn.width, drawn.height) > 64:
+        step *= 2
+        drawn = Picture(drawn.pixels[::2, ::2], drawn.table)
+        png = drawn.png()
+    shrunk = note(f"shrunk: every {ordinal(step)} pixel, so that the page stays small") if step > 1 else ""
+    return f"{image(png, alt, size)}{shrunk}"
+
+
+def image(png: bytes, alt: str, size: tuple[int, int]) -> str:
+    source = "data:image/png;base64," + base64.b64encode(png).decode()
+    return f'<img alt="{text(alt)}" width="{size[0]}" height="{size[1]}" src="{source}">'
+
+
+def _classes(classes: Sequence[Any]) -> str:
+    """The classes of a mask, each with its colour."""
+    known = [one for one in classes if isinstance(one, dict)]
+    columns, rows = tidy(["class", "name"], [[one.get("index"), one.get("name")] for one in known])
+    cells = [
+        [swatch(one.get("colour"), index), *names, _share(one)]
+        for one, (index, *names) in zip(known, rows, strict=True)
+    ]
+    return table([*columns, "share"], cells)
 
 
 def _share(one: Body) -> str:
@@ -105,79 +199,73 @@ def _share(one: Body) -> str:
     return f"{100 * share:.1f} %" if isinstance(share, (int, float)) else "–"
 
 
-def item(one: Shown) -> str:
-    """An item's pictures and the classes in them, or what else its renderer made."""
-    if one.picture is None:
-        return body(one.form, one.body)
-    shown = "".join(_figure(one, caption, made.png()) for caption, made in one.pictures)
-    listed = table(*classes(one.body)) if one.body.get("classes") else ""
-    return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{shown}{listed}</div>'
+# ---------------------------------------------------------------- forms without a picture
+def _scalar(body: Body) -> str:
+    value, name = body["value"], body.get("name")
+    repeated = name is None or str(name) == str(value)
+    return f"<p><b>{text(value_text(value))}</b>{'' if repeated else f' ({text(name)})'}</p>"
 
 
-def _figure(one: Shown, caption: str, png: bytes) -> str:
-    assert one.picture is not None
-    alt = f"{one.alt}, {caption}" if caption else one.alt
-    style = f"width:{one.picture.width}px;max-width:100%;image-rendering:pixelated;display:block"
-    drawn = f'<img alt="{text(alt)}" style="{style}" src="{data_address(png)}">'
-    return f"<div>{drawn}{facts([caption])}</div>" if caption else drawn
-
-
-def body(form: Form, made: Body) -> str:
-    """What a renderer made, of forms without a picture."""
-    if form == "table":
-        return table(*tidy(made["columns"], made["rows"]))
-    if form == "scalar":
-        value, name = scalar(made)
-        return f"<code>{value}</code>{name}"
-    if form == "text":
-        return f'<pre style="white-space:pre-wrap;max-height:20em;overflow:auto">{text(made["text"])}</pre>'
-    if form == "tokens":
-        return f'<div style="{STYLE[2]};overflow-wrap:anywhere">{" · ".join(map(text, tokens(made)))}</div>'
-    if form == "line":
-        return "".join(_line(series["values"]) for series in made["series"])
-    if form == "histogram":
-        return _bars(made["counts"])
-    return f"<em>{text(made.get('message', 'nothing to see'))}</em>"
-
-
-def tokens(made: Body) -> list[str]:
+def _tokens(body: Body) -> str:
     """Ids with their texts, where they have any."""
-    texts = made.get("tokens") or [None] * len(made["values"])
-    pairs = zip(made["values"], texts, strict=False)
-    return [str(id) if word is None else f"{word} ({id})" for id, word in pairs]
+    texts = body.get("tokens") or [None] * len(body["values"])
+    pairs = zip(body["values"], texts, strict=False)
+    words = (text(id) if word is None else text(f"{word} ({id})") for id, word in pairs)
+    return f'<p class="what">{" · ".join(words)}</p>'
 
 
-def _line(values: Sequence[Any]) -> str:
+def _lines(body: Body) -> str:
+    names = (f'<div class="what">{text(one.get("name") or "")}</div>' for one in body["series"])
+    return "".join(name + line(one["values"]) for name, one in zip(names, body["series"], strict=True))
+
+
+def line(values: Sequence[Any], *, dots: bool = False) -> str:
+    """A curve over positions, with gaps where values are not finite."""
     step = -(-len(values) // _MOST_POINTS) or 1
-    points = [(k, float(v)) for k, v in enumerate(values) if k % step == 0 and _is_finite(v)]
-    if not points:
-        return "<em>no value is finite</em>"
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    height = (high / 2 - low / 2) or 1.0
-    across = _WIDTH / max(len(values) - 1, 1)
-    path = " ".join(f"{k * across:.1f},{_HEIGHT - (v / 2 - low / 2) / height * _HEIGHT:.1f}" for k, v in points)
-    said = f"{value_text(low)} to {value_text(high)}" + (f", every {step}th value drawn" if step > 1 else "")
-    line = f'<polyline points="{path}" fill="none" stroke="#0f766e" stroke-width="1.5"/>'
-    return f"{_svg(line)}{facts([said])}"
+    y = np.array([_finite(value) for value in values[::step]])
+    finite = np.isfinite(y)
+    if not finite.any():
+        return note("no value is finite")
+    low, high = y[finite].min(), y[finite].max()
+    x = np.arange(len(y)) * step * _WIDTH / max(len(values) - 1, 1)
+    y = _HEIGHT * (1 - (y / 2 - low / 2) / ((high / 2 - low / 2) or 1.0))  # high - low may overflow
+    drawn = np.flatnonzero(finite).tolist()
+    path = "".join(f"{'L' if k and finite[k - 1] else 'M'}{x[k]:.1f} {y[k]:.1f}" for k in drawn)
+    show_dots = dots or len(drawn) < 3
+    circles = "".join(f'<circle class="dot" cx="{x[k]:.1f}" cy="{y[k]:.1f}" r="2.5"/>' for k in drawn if show_dots)
+    ends = f"{value_text(float(low))} to {value_text(float(high))}"
+    skipped = f"; every {ordinal(step)} value is drawn" if step > 1 else ""
+    return _svg(f'<path class="line" d="{path}"/>{circles}') + note(ends + skipped)
 
 
-def _bars(counts: Sequence[int]) -> str:
+def _finite(value: Any) -> float:
+    """A number, or NaN for what a curve cannot show."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
+
+
+def _bars(body: Body) -> str:
+    counts, edges = body["counts"], body["edges"]
     most, width = max(counts, default=0) or 1, _WIDTH / max(len(counts), 1)
     bars = (
-        f'<rect x="{k * width:.1f}" y="{_HEIGHT - n / most * _HEIGHT:.1f}" width="{width:.1f}" '
-        f'height="{n / most * _HEIGHT:.1f}" fill="#0f766e"/>'
+        f'<rect class="bar" x="{k * width:.1f}" y="{_HEIGHT - n / most * _HEIGHT:.1f}" '
+        f'width="{width * 0.9:.1f}" height="{n / most * _HEIGHT:.1f}"/>'
         for k, n in enumerate(counts)
     )
-    return _svg("".join(bars))
+    ends = f"{value_text(edges[0])} to {value_text(edges[-1])}" if len(edges) else ""
+    return _svg("".join(bars)) + note(ends)
 
 
 def _svg(inside: str) -> str:
-    return f'<svg viewBox="0 -2 {_WIDTH} {_HEIGHT + 4}" width="{_WIDTH}" height="{_HEIGHT}">{inside}</svg>'
+    axis = f'<path class="axis" d="M0 {_HEIGHT + 4}H{_WIDTH}"/>'
+    return f'<svg viewBox="-4 -4 {_WIDTH + 8} {_HEIGHT + 10}" width="{_WIDTH}" height="{_HEIGHT}">{axis}{inside}</svg>'
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < float("inf")
-
-
-def heading(words: Any, level: int = 4) -> str:
-    return f'<h{level} style="margin:12px 0 4px">{text(cell(words))}</h{level}>'
+_FORMS = {
+    "scalar": _scalar,
+    "text": lambda body: f"<pre>{text(body['text'])}</pre>",
+    "table": lambda body: table(*tidy(body["columns"], body["rows"])),
+    "tokens": _tokens,
+    "line": _lines,
+    "histogram": _bars,
+}

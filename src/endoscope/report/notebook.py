@@ -1,51 +1,141 @@
-"""run_html: a run as a notebook shows it: what it is, how it went, where it does worst."""
+"""Notebook views: a run (`run_html`), and what the debuggers saw of one datapoint (`display_debug_outputs`).
+
+Pictures are inside the HTML, so that a saved notebook keeps them.
+"""
 
 from __future__ import annotations
 
-from endoscope.render.plain import cell
-from endoscope.report import html
-from endoscope.runs import Run
-from endoscope.runs.datapoint import Datapoint
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from endoscope.errors import EndoscopeError
+from endoscope.pages.reader import DebugOutputs, load_debug_outputs
+from endoscope.render.plain import cell
+from endoscope.render.registry import About, describe
+from endoscope.report import html
+from endoscope.report.html import text
+from endoscope.report.items import prediction_text, shown
+from endoscope.runs import Epoch, Run, layout
+from endoscope.runs.datapoint import MOST_BYTES, Datapoint
+from endoscope.runs.datapoint_values import Item, walk
+
+MOST_PICTURES = 100
 _WORST = 5
 _EPOCHS = 10
 _SCORES = 12
 _PROBLEMS = 10
+_ARROWS = {"higher": "↑", "lower": "↓"}
 
 
+class Displayed:
+    """A datapoint's debug outputs as HTML; a notebook shows it when it is the last value of a cell."""
+
+    def __init__(self, title: str, parts: list[str]) -> None:
+        self._title = title
+        self._parts = [f"<h2>{text(title)}</h2>", *parts]
+
+    def _repr_html_(self) -> str:
+        return html.fragment(self._parts)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that opens from disk."""
+        page = html.document(self._title, ["<section>", *self._parts, "</section>"])
+        Path(path).write_text(page, encoding="utf-8", errors="replace")
+
+
+def display_debug_outputs(epoch_dir: str | os.PathLike[str], idx: int) -> Displayed:
+    """What the debuggers saw of datapoint ``idx``, drawn; ``epoch_dir`` as for `load_debug_outputs`.
+
+    >>> display_debug_outputs("runs/digits/epoch_4", 17)
+
+    A value that cannot be read or drawn is replaced by the reason. Renderers registered with
+    `endoscope.render.register` are used.
+    """
+    outputs = load_debug_outputs(epoch_dir)
+    datapoint = _datapoint(Path(epoch_dir), idx)
+    names = outputs.list(idx) if isinstance(outputs, DebugOutputs) else [*outputs[idx]]
+    parts: list[str] = []
+    pictures = 0
+    for name in names:
+        parts.append(f"<h4>{text(cell(name))}</h4>")
+        try:
+            for item in walk("debugger", _read(outputs, idx, name), name):
+                full = f"not drawn: {MOST_PICTURES} pictures are shown at once" if pictures >= MOST_PICTURES else None
+                parts.append(_item(item, datapoint, full))
+                pictures += parts[-1].count("<img ")
+        except (EndoscopeError, MemoryError) as e:
+            parts.append(html.note(str(e) or describe(e), "problem"))
+    notes = outputs.notes(idx) if isinstance(outputs, DebugOutputs) else {}
+    parts.append(html.debugger_notes(notes))
+    return Displayed(f"Datapoint {idx}", parts if names else [html.note("no debugger returned anything"), *parts])
+
+
+def _read(outputs: Mapping[int, dict[str, Any]], idx: int, name: str) -> Any:
+    if not isinstance(outputs, DebugOutputs):
+        return outputs[idx][name]
+    size = outputs.size(idx, name)
+    if size > MOST_BYTES:
+        raise MemoryError(f"{size >> 20:,} MB of tensors; at most {MOST_BYTES >> 20} MB are displayed")
+    return outputs.read(idx, name)
+
+
+def _datapoint(folder: Path, idx: int) -> Datapoint | None:
+    """The datapoint with its run, for class names and the input that maps are drawn over; None outside of a run."""
+    folder = folder.resolve()
+    folder = folder.parent if folder.name == layout.DEBUGGER else folder
+    number = layout.epoch_of(folder.name)
+    root = folder if number is None else folder.parent
+    if not (root / layout.RUN).is_file():
+        return None
+    run = Run(root)
+    epoch = run.epoch(number)
+    return Datapoint(run, epoch if epoch is not None else Epoch(run, number), idx)
+
+
+def _item(item: Item, datapoint: Datapoint | None, no_picture: str | None) -> str:
+    if datapoint is not None:
+        about = datapoint.about(item)
+    else:
+        about = About(name=item.key, section="debugger", debugger=item.debugger, tokens=item.tokens)
+    return html.item(shown(item, about, no_picture=no_picture))
+
+
+# ---------------------------------------------------------------- a run
 def run_html(run: Run) -> str:
-    """A run as HTML that needs nothing else.
+    """A run as HTML that needs nothing else: status, scores by epoch, the worst datapoints, problems.
 
     >>> IPython.display.HTML(run_html(Run("runs/digits")))
     """
     epochs = run.epochs
-    parts = [html.heading(run.name, 3), html.facts([run.kind, run.status, f"{len(epochs):,} epochs"])]
-    scored = [(epoch, scores) for epoch in epochs[-_EPOCHS:] if (scores := epoch.scores) is not None]
-    if scored:
-        names = [*dict.fromkeys(name for _, scores in scored for name in scores.aggregated)]
-        labels = run.score_labels(names[:_SCORES])
-        rows = [
-            ["eval" if epoch.number is None else epoch.number, *(scores.aggregated.get(name) for name in labels)]
-            for epoch, scores in scored
-        ]
-        parts.append(html.table(["epoch", *map(cell, labels.values())], rows))
-        said = [f"the last {_EPOCHS} of {len(epochs):,} epochs"] if len(epochs) > _EPOCHS else []
-        said += [f"{_SCORES} of {len(names)} scores"] if len(names) > _SCORES else []
-        parts.append(html.facts(said))
-        parts.append(_worst(run))
-    else:
-        parts.append("<em>no scores yet</em>")
-    problems = run.problems
-    shown = [html.text(cell(problem)) for problem in problems[:_PROBLEMS]]
-    if shown:
-        more = f"<li>and {len(problems) - _PROBLEMS:,} more</li>" if len(problems) > _PROBLEMS else ""
-        parts.append(f"<ul>{''.join(f'<li>{problem}</li>' for problem in shown)}{more}</ul>")
-    return f'<div style="{html.STYLE[0]}">{"".join(parts)}</div>'
+    facts = [run.kind, run.status_text]
+    if run.kind != "evaluation":
+        facts.append(f"{len(epochs):,} epoch{'' if len(epochs) == 1 else 's'}")
+    parts = [f"<h2>{text(run.name)}</h2>", html.note(" · ".join(facts))]
+    scored = [epoch for epoch in epochs[-_EPOCHS:] if epoch.scores is not None]
+    parts += [_scores(run, scored, len(epochs)), _worst(run, scored[-1])] if scored else [html.note("no scores yet")]
+    parts.append(html.problems([cell(problem) for problem in run.problems], _PROBLEMS))  # now that all has been read
+    return html.fragment(parts)
 
 
-def _worst(run: Run) -> str:
-    """The datapoints of the last scored epoch that do worst in its first score, for which lower is better if any is."""
-    epoch = next(epoch for epoch in reversed(run.epochs) if epoch.scores is not None)
+def _scores(run: Run, scored: list[Epoch], epochs: int) -> str:
+    """The scores of the last epochs, with an arrow in the direction that is better."""
+    tables = {epoch.number: epoch.scores.aggregated for epoch in scored if epoch.scores is not None}
+    names = [*dict.fromkeys(name for scores in tables.values() for name in scores)]
+    labels = run.score_labels(names[:_SCORES])
+    columns = [f"{cell(label)} {_ARROWS.get(run.directions.get(name, ''), '')}" for name, label in labels.items()]
+    rows = [
+        ["eval" if number is None else number, *(scores.get(name) for name in labels)]
+        for number, scores in tables.items()
+    ]
+    notes = [f"the last {_EPOCHS} of {epochs:,} epochs"] if epochs > _EPOCHS else []
+    notes += [f"{_SCORES} of {len(names)} scores"] if len(names) > _SCORES else []
+    return html.table(["epoch", *columns], rows) + (html.note(", ".join(notes)) if notes else "")
+
+
+def _worst(run: Run, epoch: Epoch) -> str:
+    """The worst datapoints of an epoch by its first score for which lower is better, or else by its first score."""
     table = epoch.scores
     assert table is not None
     name = next((name for name in table.values if table.directions[name] == "lower"), next(iter(table.values), None))
@@ -55,10 +145,8 @@ def _worst(run: Run) -> str:
     first = Datapoint(run, epoch, 0)
     for at in table.worst_first(name)[:_WORST].tolist():
         one = first.beside(int(table.indices[at]))
-        said = one.class_text(one.prediction.index) if one.prediction is not None else None
-        label = one.label_text
-        rows.append([str(one.idx), float(table.values[name][at]), cell(label), cell(said)])
+        rows.append([str(one.idx), float(table.values[name][at]), cell(one.label_text), prediction_text(one)])
     score = cell(run.score_labels([name])[name])
     where = "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
     title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {score}, {where}"
-    return html.facts([title]) + html.table(["datapoint", score, "label", "prediction"], rows)
+    return f"<h3>{text(title)}</h3>" + html.table(["datapoint", score, "label", "prediction"], rows)

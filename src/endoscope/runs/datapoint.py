@@ -1,11 +1,11 @@
-"""Datapoint: one datapoint of an epoch, as its run kept it. Only what is asked for is read."""
+"""Datapoint: one datapoint of an epoch, as its run stored it. Values are read when they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,12 @@ from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.pages.reader import DebugOutputs
 from endoscope.render.images import as_rgb
 from endoscope.render.numbers import Array, Numbers, is_numbers
-from endoscope.render.registry import About
+from endoscope.render.renderer import About
 from endoscope.runs import Epoch, Run
 from endoscope.runs.datapoint_values import (
-    Found,
+    Item,
     Prediction,
     class_maps,
-    find,
     is_classification,
     is_of,
     label_of,
@@ -31,43 +30,24 @@ from endoscope.runs.datapoint_values import (
 )
 
 PREDICTED = "predicted class"
-"""The name of the item that says which class an output has at each pixel."""
+"""The name of the item with the class that an output predicts at each pixel."""
 MOST_BYTES = 64 << 20
-"""Tensors of a debugger, or of a section, that are read for one datapoint.
+"""Bytes of tensors, of one debugger or section, that are read for one datapoint.
 
-The server takes 275 MB by itself with 10,000 datapoints and 20 epochs of scores, most of them for PyTorch: this comes
-on top of it for as long as such a value is drawn.
+The server uses 275 MB without them for 10,000 datapoints and 20 epochs of scores, most of it for PyTorch; a value adds
+to this while it is drawn.
 """
-_TOKENS = 1 << 16  # bytes of inputs that may have tokens beside them
-_SMALL = 1 << 20  # bytes of labels, outputs and meta_info that are read to say what they mean
+_STORED = ("inputs", "outputs", "debugger")  # each in its own pages
+_OTHERS = ("inputs", "labels", "meta_info", "outputs")
+_TOKENS = 1 << 16  # bytes of inputs that are searched for tokens
+_SMALL = 1 << 20  # bytes of labels, outputs and meta_info that are read to interpret the datapoint
+
+
+T = TypeVar("T")
 
 
 class NotShown(EndoscopeError):
     """Something that the run does not hold, or that is too large; the text says which."""
-
-
-class _Kept:
-    """The pages of an epoch and its run, and the names of the classes: looked up once for many datapoints."""
-
-    def __init__(self, run: Run, epoch: Epoch) -> None:
-        self._run = run
-        self._epoch = epoch
-
-    @cached_property
-    def datapoints(self) -> DebugOutputs | None:
-        return self._run.datapoints
-
-    @cached_property
-    def outputs(self) -> DebugOutputs | None:
-        return self._epoch.outputs
-
-    @cached_property
-    def debugger(self) -> DebugOutputs | None:
-        return self._epoch.debugger
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...] | None:
-        return self._run.class_names
 
 
 @dataclass(frozen=True)
@@ -77,63 +57,70 @@ class Datapoint:
     >>> datapoint = Datapoint(run, run.epoch(4), 17)
     >>> datapoint.label, datapoint.prediction.index
     (9, 5)
-    >>> [found.name for found in datapoint.items("inputs")]
+    >>> [item.name for item in datapoint.items("inputs")]
     ['inputs']
 
-    What is on disk is looked up once: make a new one to see what a live run has written since.
+    The pages on disk are looked up once: create another one to see what a live run has written since.
     """
 
     run: Run
     epoch: Epoch
     idx: int
-    _shared: _Kept | None = field(default=None, repr=False, compare=False)
-
-    @cached_property
-    def _kept(self) -> _Kept:
-        return self._shared or _Kept(self.run, self.epoch)
+    _shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The pages and class names, shared by all datapoints `beside` this one."""
 
     def beside(self, idx: int) -> Datapoint:
         """Another datapoint of the same epoch."""
-        return Datapoint(self.run, self.epoch, idx, self._kept)
+        return Datapoint(self.run, self.epoch, idx, self._shared)
+
+    def _once(self, name: str, look_up: Callable[[], T]) -> T:
+        if name not in self._shared:
+            self._shared[name] = look_up()
+        return cast(T, self._shared[name])
+
+    def _pages(self, section: str) -> DebugOutputs | None:
+        """The pages of a section. Inputs, labels and meta_info are stored together, once per run."""
+        if section == "debugger":
+            return self._once(section, lambda: self.epoch.debugger)
+        if section == "outputs":
+            return self._once(section, lambda: self.epoch.outputs)
+        return self._once("inputs", lambda: self.run.datapoints)
+
+    @property
+    def _class_names(self) -> tuple[str, ...] | None:
+        return self._once("class_names", lambda: self.run.class_names)
 
     def kept(self) -> dict[str, NDArray[np.int64]]:
-        """The datapoints of this epoch whose inputs, outputs and debug outputs were kept, in ascending order."""
-        kept = self._kept
-        pages = {"inputs": kept.datapoints, "outputs": kept.outputs, "debugger": kept.debugger}
-        return {name: np.fromiter(each or (), np.int64) for name, each in pages.items()}
+        """The datapoints of this epoch whose inputs, outputs and debug outputs are stored, in ascending order."""
+        return {name: np.fromiter(self._pages(name) or (), np.int64) for name in _STORED}
 
     @property
     def is_kept(self) -> bool:
-        """Whether anything but its scores is there."""
-        kept = self._kept
-        return any(place is not None and self.idx in place for place in (kept.datapoints, kept.outputs, kept.debugger))
+        """Whether anything in addition to its scores is stored."""
+        return any(self.idx in (self._pages(name) or ()) for name in _STORED)
 
     # ---- reading
-    def _pages(self, section: str) -> DebugOutputs:
-        if section == "debugger":
-            found, what = self._kept.debugger, "debug outputs"
-        elif section == "outputs":
-            found, what = self._kept.outputs, "outputs"
-        else:
-            found, what = self._kept.datapoints, section.replace("_", " ")
-        if found is None:
-            where = "This run" if section not in ("debugger", "outputs") or self.epoch.number is None else "This epoch"
-            raise NotShown(f"{where} kept no {what}.{self._which(section)}")
-        if self.idx not in found:
-            raise NotShown(f"No {what} were kept of datapoint {self.idx}; {len(found):,} datapoints have them.")
-        return found
+    def _stored(self, section: str) -> DebugOutputs:
+        """The pages that hold a section of this datapoint; `NotShown` if there are none."""
+        per_epoch = section in ("debugger", "outputs")
+        pages = self._pages(section)
+        what = "debug outputs" if section == "debugger" else section.replace("_", " ")
+        if pages is None:
+            where = "This epoch" if per_epoch and self.epoch.number is not None else "This run"
+            raise NotShown(f"{where} kept no {what}.{self._elsewhere(section) if where == 'This epoch' else ''}")
+        if self.idx not in pages:
+            raise NotShown(f"No {what} were kept of datapoint {self.idx}; {len(pages):,} datapoints have them.")
+        return pages
 
-    def _which(self, section: str) -> str:
-        """The epochs that kept a section, where this one did not."""
-        if section not in ("debugger", "outputs") or self.epoch.number is None:
-            return ""
-        kept = [str(epoch.number) for epoch in self.run.epochs if epoch.holds(section)]
-        more = f" and {len(kept) - 10} more" if len(kept) > 10 else ""
-        return f" These did: {', '.join(kept[:10])}{more}." if kept else ""
+    def _elsewhere(self, section: str) -> str:
+        """The epochs that stored a section."""
+        epochs = [str(epoch.number) for epoch in self.run.epochs if epoch.holds(section)]
+        more = f" and {len(epochs) - 10} more" if len(epochs) > 10 else ""
+        return f" These did: {', '.join(epochs[:10])}{more}." if epochs else ""
 
     def read(self, section: str, name: str | None = None, *, most: int = MOST_BYTES) -> Any:
-        """The value of a section, or what the debugger ``name`` gave; `NotShown` when it is not there or too large."""
-        pages, name = self._pages(section), name or section
+        """The value of a section, or of the debugger ``name``; `NotShown` if it does not exist or is too large."""
+        pages, name = self._stored(section), name or section
         size = pages.size(self.idx, name)
         if size > most:
             raise NotShown(
@@ -146,45 +133,42 @@ class Datapoint:
             raise NotShown(f"Datapoint {self.idx} has no {name.replace('_', ' ')}.") from None
 
     def debuggers(self) -> list[str]:
-        """Which debuggers gave something."""
-        return self._pages("debugger").list(self.idx)
+        """The debuggers that returned something."""
+        return self._stored("debugger").list(self.idx)
 
     def notes(self) -> dict[str, Any]:
         """What is absent and why, failures, how often a layer was called."""
         try:
-            return self._pages("debugger").notes(self.idx)
+            return self._stored("debugger").notes(self.idx)
         except NotShown:
             return {}
 
     # ---- items
-    def items(self, section: str, debugger: str | None = None) -> Iterator[Found]:
-        """The values of a section other than ``debugger``, or of one debugger.
+    def items(self, section: str, debugger: str | None = None) -> Iterator[Item]:
+        """The items of a section other than ``debugger``, or of one debugger.
 
-        Outputs that are a map for each class have the class with the largest one at each pixel before them.
+        Outputs with one map per class are preceded by an item with the class of the largest value at each pixel.
         """
         value = self.read(section, debugger)
         if section == "outputs":
-            for path, lookup, found in class_maps(value, self.labels, self._kept.class_names):
-                yield Found(section, None, (*path, PREDICTED), found, lookup)
+            for path, lookup, classes in class_maps(value, self.labels, self._class_names):
+                yield Item(section, None, (*path, PREDICTED), classes, lookup)
         yield from walk(section, value, debugger)
 
-    def find(self, id: str) -> Found | None:
-        """The item of that id; no other debugger is read."""
-        for section in ("inputs", "labels", "meta_info", "outputs"):
-            if is_of(id, section, ""):
-                return next((found for found in self.items(section) if found.id == id), None)
+    def find(self, id: str) -> Item | None:
+        """The item of that id. Only the debugger that it belongs to is read."""
+        places: list[tuple[str, str | None]] = [(name, None) for name in _OTHERS if is_of(id, name, "")]
         if is_of(id, "debugger"):
-            for name in self.debuggers():
-                if is_of(id, "debugger", name):
-                    return find(id, "debugger", self.read("debugger", name), name)
-        return None
+            places += [("debugger", name) for name in self.debuggers() if is_of(id, "debugger", name)]
+        items = (item for place in places for item in self.items(*place))
+        return next((item for item in items if item.id == id), None)
 
     # ---- what it means
     def _small(self, section: str, most: int = _SMALL) -> Any:
         try:
             return self.read(section, most=most)
         except EndoscopeError:
-            return None  # its own section says why
+            return None  # the section itself shows the reason
 
     @cached_property
     def labels(self) -> Any:
@@ -202,14 +186,13 @@ class Datapoint:
         return self.labels if isinstance(self.labels, str) and len(self.labels) <= 200 else None
 
     def class_text(self, index: int) -> str:
-        names = self._kept.class_names
-        return names[index] if names is not None and 0 <= index < len(names) else str(index)
+        return About(class_names=self._class_names).class_name(index) or str(index)
 
     @cached_property
     def row(self) -> Any:
-        """The outputs of a classification, one a class; None when this is none."""
-        found = scores_of_classes(self._small("outputs"))
-        return found if is_classification(found, self.labels, self._kept.class_names) else None
+        """The outputs of a classification, one per class; None if this is not a classification."""
+        row = scores_of_classes(self._small("outputs"))
+        return row if is_classification(row, self.labels, self._class_names) else None
 
     @cached_property
     def prediction(self) -> Prediction | None:
@@ -222,31 +205,27 @@ class Datapoint:
     @cached_property
     def _image(self) -> Array | None:
         try:
-            found = list(self.items("inputs"))
+            values = [(item.name, item.value) for item in self.items("inputs") if is_numbers(item.value)]
         except EndoscopeError:
             return None
-        for item in found:
-            if is_numbers(item.value):
-                image = as_rgb(Numbers(item.value), About(item.name, "inputs"))
-                if image is not None:
-                    return image
-        return None
+        images = (as_rgb(Numbers(value), About(name, "inputs")) for name, value in values)
+        return next((image for image in images if image is not None), None)
 
-    def about(self, found: Found) -> About:
+    def about(self, item: Item) -> About:
         """What a renderer may know of an item."""
         return About(
-            name=found.key,
-            section=found.section,
-            debugger=found.debugger,
-            class_names=self._kept.class_names,
-            tokens=found.tokens or self.tokens,
-            classification=found.section == "outputs" and is_row(found.value, self.row),
+            name=item.key,
+            section=item.section,
+            debugger=item.debugger,
+            class_names=self._class_names,
+            tokens=item.tokens or self.tokens,
+            classification=item.section == "outputs" and _is_same(item.value, self.row),
             image=lambda: self._image,
         )
 
 
-def is_row(value: Any, row: Any) -> bool:
-    """Whether a value is the row of outputs that was found; both may have been read on their own."""
+def _is_same(value: Any, row: Any) -> bool:
+    """Whether a value is the row of outputs, judged by shape and dtype, because each may have been read separately."""
     if row is None or not is_numbers(value) or tuple(value.shape) != tuple(row.shape):
         return False
     return bool(value.dtype == row.dtype)

@@ -1,7 +1,7 @@
-"""A datapoint as flat items: what its sections hold, each value under an id that is the same in every epoch.
+"""A datapoint as flat items: the values of its sections, each under an id that is the same in every epoch.
 
-A section is walked down to tensors, tables of scalars, lists and texts. Walking is bounded: what is left out, because
-there is too much of it or it is nested too deeply, is said in an item of its own. Nothing is drawn here.
+A section is walked down to tensors, tables of scalars, lists and texts. Walking is bounded: an item of its own says
+what is left out because there is too much of it or it is nested too deeply. Nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from endoscope.render.curves import is_number_list
 from endoscope.render.numbers import Numbers, is_numbers, laid_out
 from endoscope.render.plain import CELL, SHORT_LIST, is_scalar, key_text, keys_of, members, shortened
 from endoscope.render.registry import registered
@@ -29,9 +28,9 @@ SECTIONS = {
 """The sections of a datapoint, in order, and their titles."""
 
 MOST_ITEMS = 200
-"""Items of a section's value, at most."""
+"""Items of one section, or of one debugger."""
 MOST_DEPTH = 24
-_MOST_LOOKED_AT = 20_000  # members of containers
+_MOST_MEMBERS = 20_000  # members of containers that are looked at
 _LABEL_KEYS = ("label", "labels", "class", "target", "class_label", "y")
 _OUTPUT_KEYS = ("logits", "outputs", "output", "scores", "probabilities", "probs", "pred", "out")
 _TOKEN_KEYS = ("tokens", "token_strings", "words")
@@ -41,22 +40,22 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Item:
     """One value of a section."""
 
     section: str
     debugger: str | None
     path: Key
-    """Keys from the section's or the debugger's value down to it."""
+    """Keys from the value of the section or debugger down to this one."""
     value: Any
     lookup: str = ""
-    """Python that looks it up in the section's or the debugger's value, as far as it can be."""
+    """Python that looks it up in the value of the section or debugger, as far as that is possible."""
     tokens: tuple[str, ...] | None = None
-    """The texts of the tokens that the same debugger gave."""
+    """The texts of the tokens that the same debugger returned."""
     group: bool = False
-    """Whether it is the scalars of a container, rather than all of it."""
+    """Whether it holds only the scalars of a container that holds more."""
     statement: bool = False
-    """Whether it is no value but says what is not shown."""
+    """Whether it is not a value but a note of what is not shown."""
 
     @property
     def id(self) -> str:
@@ -64,7 +63,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """How it is called on screen: its keys, or the name of what it is all of."""
+        """Display name: its keys, or the name of the debugger or section if it is all of that."""
         inside = "/".join(self.path)
         if self.group:
             inside = f"{inside}/values" if inside else "values"
@@ -72,17 +71,20 @@ class Found:
 
     @property
     def key(self) -> str:
-        """Its keys, as renderers are registered for them; empty for all that a debugger gave."""
+        """Its keys, as renderers are registered for them; empty for the complete value of a debugger."""
         return "/".join(self.path)
 
 
+Found = Item  # the earlier name, until every import is changed
+
+
 def item_id(section: str, debugger: str | None, path: Key) -> str:
-    """Opaque, and the same wherever a value has the same place."""
+    """Opaque, and the same wherever a value is in the same place."""
     return f"{section[0]}{_mark(debugger or '')}{_mark(*path)}"
 
 
 def is_of(id: str, section: str, debugger: str | None = None) -> bool:
-    """Whether an item of that id can be in a section, or what a debugger gave."""
+    """Whether an item of that id can be in a section, or in the value of a debugger."""
     head = f"{section[0]}{_mark(debugger)}" if debugger is not None else section[0]
     return id.startswith(head)
 
@@ -95,79 +97,84 @@ def _mark(*keys: str) -> str:
 
 
 # ---------------------------------------------------------------- walking
-def walk(section: str, value: Any, debugger: str | None = None) -> Iterator[Found]:
-    """The items of a section's value, or of what one debugger gave, in their order.
+def walk(section: str, value: Any, debugger: str | None = None) -> Iterator[Item]:
+    """The items of a section's value, or of one debugger's, in their order.
 
     >>> [(item.name, type(item.value).__name__) for item in walk("debugger", {"map": torch.zeros(2), "n": 3}, "seen")]
     [('map', 'Tensor'), ('n', 'int')]
     """
-    yield from _Walk(section, debugger).items(value)
+    walker = _Walk(section, debugger, tokens_of(value))
+    for count, item in enumerate(walker.items(value, (), "")):
+        if count == MOST_ITEMS:
+            yield walker.statement((), f"Only the first {MOST_ITEMS} items are shown. The snippet loads all.")
+            return
+        yield item
 
 
 class _Walk:
-    def __init__(self, section: str, debugger: str | None) -> None:
+    def __init__(self, section: str, debugger: str | None, tokens: tuple[str, ...] | None) -> None:
         self._section = section
         self._debugger = debugger
-        self._looked_at = 0
-        self._tokens: tuple[str, ...] | None = None
+        self._tokens = tokens
+        self._members = 0
 
-    def items(self, value: Any) -> Iterator[Found]:
-        self._tokens = tokens_of(value)
-        for shown, found in enumerate(self._inside(value, (), "")):
-            if shown == MOST_ITEMS:
-                yield self._statement(
-                    (), f"The first {MOST_ITEMS} items are shown; there are more. The snippet loads all."
-                )
-                return
-            yield found
+    def statement(self, path: Key, text: str) -> Item:
+        return Item(self._section, self._debugger, (*path, "not shown"), text, statement=True)
 
-    def _found(self, path: Key, lookup: str, value: Any, *, group: bool = False) -> Found:
-        return Found(self._section, self._debugger, path, value, lookup, self._tokens, group=group)
+    def _item(self, path: Key, lookup: str, value: Any, *, group: bool = False) -> Item:
+        return Item(self._section, self._debugger, path, value, lookup, self._tokens, group=group)
 
-    def _statement(self, path: Key, text: str) -> Found:
-        return Found(self._section, self._debugger, (*path, "not shown"), text, statement=True)
+    def _has_renderer(self, path: Key) -> bool:
+        return registered(self._debugger, "/".join(path)) is not None
 
-    def _inside(self, value: Any, path: Key, lookup: str) -> Iterator[Found]:
-        if registered(self._debugger, "/".join(path)) is not None or not _is_opened(value):
-            yield self._found(path, lookup, value)
-            return
-        if len(path) == MOST_DEPTH:
-            yield self._statement(path, f"It is nested deeper than {MOST_DEPTH} levels. The snippet loads all of it.")
-            return
-        scalars: dict[str, Any] = {}
+    def items(self, value: Any, path: Key, lookup: str) -> Iterator[Item]:
+        if self._has_renderer(path) or not _is_opened(value):
+            yield self._item(path, lookup, value)
+        elif len(path) == MOST_DEPTH:
+            yield self.statement(path, f"Deeper than {MOST_DEPTH} levels. The snippet loads all of it.")
+        else:
+            yield from self._members_of(value, path, lookup)
+
+    def _members_of(self, value: Any, path: Key, lookup: str) -> Iterator[Item]:
+        scalars, others = self._split(value, path)
+        for key, step, inner in others:
+            yield from self.items(inner, (*path, key), lookup + step)
+        if len(scalars) == 1:
+            ((key, (step, inner)),) = scalars.items()
+            yield self._item((*path, key), lookup + step, inner)
+        elif scalars:
+            # The container itself when it holds nothing else: its own size is shown then.
+            rows = {key: inner for key, (_, inner) in scalars.items()}
+            yield self._item(path, lookup, rows if others else value, group=bool(others))
+        if self._members > _MOST_MEMBERS and (others or not scalars):
+            text = f"Only the first {_MOST_MEMBERS:,} members were looked at; this container has {keys_of(value):,}."
+            yield self.statement(path, text)
+
+    def _split(self, value: Any, path: Key) -> tuple[dict[str, tuple[str, Any]], list[tuple[str, str, Any]]]:
+        """The members that are rows of one table, and those that are items of their own, with their lookups."""
+        scalars: dict[str, tuple[str, Any]] = {}
         others: list[tuple[str, str, Any]] = []
-        last = ""
-        count = keys_of(value)
         for key, step, inner in _entries(value):
-            self._looked_at += 1
-            if self._looked_at > _MOST_LOOKED_AT:
+            self._members += 1
+            if self._members > _MOST_MEMBERS:
                 break
-            if _is_short(inner) and registered(self._debugger, "/".join((*path, key))) is None:
-                scalars[key], last = inner, step
+            if _is_short(inner) and not self._has_renderer((*path, key)):
+                scalars[key] = step, inner
             elif len(others) <= MOST_ITEMS:
                 others.append((key, step, inner))
-        for key, step, inner in others:
-            yield from self._inside(inner, (*path, key), lookup + step)
-        if len(scalars) == 1:
-            ((key, inner),) = scalars.items()
-            yield self._found((*path, key), lookup + last, inner)
-        elif scalars:
-            # All that the container holds when it holds nothing else, so that its own count is told.
-            yield self._found(path, lookup, scalars if others else value, group=bool(others))
-        if self._looked_at > _MOST_LOOKED_AT and (others or not scalars):
-            yield self._statement(path, f"The first {_MOST_LOOKED_AT:,} members were looked at; here are {count:,}.")
+        return scalars, others
 
 
 def _entries(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """What a container holds: the key as text, Python that looks it up (empty where there is none), and the value."""
+    """The members of a container: the key as text, Python that looks it up (empty if there is none), the value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             plain = key is None or type(key) in (str, int, bool)
             yield key_text(key), f"[{key!r}]" if plain and len(str(key)) <= CELL else "", inner
         return
-    place = isinstance(value, (list, tuple))
+    by_position = isinstance(value, (list, tuple))
     for k, (key, inner) in enumerate(members(value) or ()):
-        yield key, f"[{k}]" if place else "" if isinstance(value, (set, frozenset)) else f"[{key!r}]", inner
+        yield key, f"[{k}]" if by_position else "" if isinstance(value, (set, frozenset)) else f"[{key!r}]", inner
 
 
 def _is_opened(value: Any) -> bool:
@@ -188,23 +195,21 @@ def _is_short(value: Any) -> bool:
     return is_scalar(value) and not isinstance(value, bytes)
 
 
-def find(id: str, section: str, value: Any, debugger: str | None = None) -> Found | None:
-    """The item of that id."""
-    return next((found for found in walk(section, value, debugger) if found.id == id), None)
-
-
-# ---------------------------------------------------------------- what a classification says
+# ---------------------------------------------------------------- what a classification means
 def label_of(labels: Any) -> int | None:
-    """The index of a datapoint's class; None when its labels are something else."""
-    if isinstance(labels, dict):
-        named = [labels[key] for key in _LABEL_KEYS if key in labels]
-        first = next((found for one in named if (found := _whole(one)) is not None), None)
-        whole = [found for one in labels.values() if (found := _whole(one)) is not None]
-        return first if first is not None else whole[0] if len(whole) == 1 else None
-    return _whole(labels)
+    """The index of a datapoint's class; None if its labels are something else."""
+    if not isinstance(labels, dict):
+        return _index(labels)
+    named = [labels[key] for key in _LABEL_KEYS if key in labels]
+    first = next((index for one in named if (index := _index(one)) is not None), None)
+    if first is not None:
+        return first
+    indices = [index for one in labels.values() if (index := _index(one)) is not None]
+    return indices[0] if len(indices) == 1 else None
 
 
-def _whole(value: Any) -> int | None:
+def _index(value: Any) -> int | None:
+    """A single integer, as such, of numpy, or in a tensor."""
     if type(value) is int:
         return value
     if isinstance(value, np.integer):
@@ -217,7 +222,7 @@ def _whole(value: Any) -> int | None:
 
 
 def scores_of_classes(outputs: Any) -> Any:
-    """The tensor in a model's outputs that may hold one number for each class; None when there is none, or several."""
+    """The tensor in a model's outputs that may hold one number per class; None if there is none, or more than one."""
     if isinstance(outputs, dict) or hasattr(outputs, "_fields"):
         inside = dict(members(outputs) or ())
         for key in _OUTPUT_KEYS:
@@ -237,10 +242,10 @@ def _is_row(value: Any) -> bool:
 
 
 def is_classification(row: Any, labels: Any, class_names: Any) -> bool:
-    """Whether a row of outputs holds one number a class: as many as there are names, and one class as the label.
+    """Whether a row of outputs holds one number per class: as many as class names, and one class as the label.
 
-    Without names the label decides alone. Labels of several classes at once are no classification in this sense: their
-    outputs do not compete, and a softmax of them would say nothing.
+    Without names the label decides alone. Labels of several classes at once do not count: their outputs do not
+    compete, and a softmax of them would mean nothing.
     """
     if row is None:
         return False
@@ -258,11 +263,11 @@ class Prediction:
     index: int
     probability: float
     how: str
-    """How the probability was made."""
+    """How the probability was computed."""
 
 
 def prediction_of(row: Any) -> Prediction | None:
-    """What a classification says; None when an output is not finite."""
+    """The prediction of a classification; None if an output is not finite."""
     outputs = Numbers(row).reshaped(-1).take().astype(np.float64)
     shares, how = probabilities(outputs)
     if shares is None:
@@ -272,21 +277,26 @@ def prediction_of(row: Any) -> Prediction | None:
 
 
 def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Key, str, Any]]:
-    """Of outputs with a map for each class: where they are, Python that gives the class at each pixel, and that.
+    """For outputs with one map per class: their path, Python that computes the class at each pixel, and the result.
 
-    A map for each class has as many channels as there are names of classes; where there are no names, it has the size
+    Outputs have one map per class if they have as many channels as there are class names, or, without names, the size
     of the label mask.
     """
-    sizes = {tuple(found.value.shape[-2:]) for found in walk("labels", labels) if _is_mask(found.value)}
-    for found in walk("outputs", outputs):
-        x = laid_out(found.value)
-        if x is None or x.whole or len(x.shape) not in (3, 4) or (len(x.shape) == 4 and x.shape[0] != 1):
+    sizes = {tuple(item.value.shape[-2:]) for item in walk("labels", labels) if _is_mask(item.value)}
+    for item in walk("outputs", outputs):
+        x = laid_out(item.value)
+        if x is None or not _has_channels(x):
             continue
         at = len(x.shape) - 3
-        channels, height, width = x.shape[at:]
-        fits = channels == len(class_names) if class_names is not None else (height, width) in sizes
-        if channels > 1 and min(height, width) >= 4 and fits:
-            yield found.path, f"{found.lookup}.argmax({at})", x.take().argmax(at)
+        channels, *size = x.shape[at:]
+        if channels == len(class_names) if class_names is not None else tuple(size) in sizes:
+            yield item.path, f"{item.lookup}.argmax({at})", x.take().argmax(at)
+
+
+def _has_channels(x: Numbers) -> bool:
+    """Whether it is one datapoint's maps of several channels."""
+    single = len(x.shape) == 3 or (len(x.shape) == 4 and x.shape[0] == 1)
+    return single and not x.whole and x.shape[-3] > 1 and min(x.shape[-2:]) >= 4
 
 
 def _is_mask(value: Any) -> bool:
@@ -295,18 +305,16 @@ def _is_mask(value: Any) -> bool:
 
 
 def tokens_of(*sections: Any) -> tuple[str, ...] | None:
-    """The texts of the tokens, where inputs or meta_info have them."""
+    """The texts of the tokens, where inputs or meta_info hold them."""
     for section in sections:
-        if isinstance(section, dict):
-            for key in _TOKEN_KEYS:
-                found = section.get(key)
-                if isinstance(found, list) and len(found) == 1 and isinstance(found[0], (list, tuple)):
-                    found = found[0]
-                if isinstance(found, (list, tuple)) and found and all(isinstance(token, str) for token in found):
-                    return tuple(shortened(token, 100) for token in found[:4096])
+        for key in _TOKEN_KEYS if isinstance(section, dict) else ():
+            tokens = section.get(key)
+            if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], (list, tuple)):
+                tokens = tokens[0]  # a batch of one
+            if _are_texts(tokens):
+                return tuple(shortened(token, 100) for token in tokens[:4096])
     return None
 
 
-def is_curve(value: Any) -> bool:
-    """Whether a value can be compared number by number."""
-    return is_numbers(value) or is_number_list(value)
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(one, str) for one in value)

@@ -1,7 +1,7 @@
 """Ranking: which datapoints of a score table do worst, which of them fail, and in which order they are shown.
 
 NaN is worse than any number. A datapoint without the score is neither good nor bad: it never fails and comes last.
-Equal ones come by index.
+Ties are in order of index.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Bools = NDArray[np.bool_]
 Positions = NDArray[np.intp]
 
 PERCENTILE = Fraction(5)
-"""Of a run's datapoints fail, where nothing else is asked for."""
+"""The share of a run's datapoints that fail by default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One score of some datapoints, in ascending order of their indices."""
+    """One score of some datapoints, in ascending order of index."""
 
     values: Floats
     missing: Bools
@@ -34,7 +34,7 @@ class Column:
 
     @property
     def badness(self) -> Floats:
-        """Larger is worse; infinite for NaN, which comes before an infinity all the same."""
+        """Larger is worse. Infinite for NaN, too, which still sorts before infinities."""
         worse = -self.values if self.direction == "higher" else self.values
         return np.where(np.isnan(worse), np.inf, worse)
 
@@ -46,9 +46,9 @@ class Column:
         return np.lexsort((-self.badness, ~self.nan, self.missing))
 
     def ranks(self) -> NDArray[np.int64]:
-        """1 for the worst. Equal ones share a rank, and those after them count all of them: 1, 2, 2, 4.
+        """1 for the worst. Ties share a rank, and the next rank counts all of them: 1, 2, 2, 4.
 
-        All NaN are equal, and so are the missing ones, which come after all others.
+        All NaN tie, and so do all missing ones, which come last.
         """
         order = self.worst_first()
         badness = np.where(self.missing, np.inf, self.badness)
@@ -60,7 +60,7 @@ class Column:
         return ranks
 
     def place(self, at: int) -> tuple[int, int]:
-        """The rank of one that has the score, and how many share it: as `ranks` gives them, without sorting."""
+        """The rank of a datapoint that has the score, as in `ranks`, and how many share it; without sorting."""
         nan = self.nan
         if nan[at]:
             return 1, int(nan.sum())
@@ -69,43 +69,40 @@ class Column:
         return worse + 1, int((numbers & (badness == badness[at])).sum())
 
     def fails(self, percentile: Fraction = PERCENTILE) -> Bools:
-        """Every NaN, and the worst up to ``percentile`` % of those that have the score, rounded up.
+        """Every NaN, and the worst ``percentile`` % of those that have the score, rounded up.
 
-        Equal ones fail together or not at all: not when there are too many of them, unless they are the worst there
-        are. One as good as the best never fails (a right answer is no failure, be there ever so few wrong ones), but
-        when 100 % are asked for.
+        Ties fail together or not at all: they do not fail when there are too many of them, unless they are the worst.
+        A datapoint as good as the best never fails below 100 %: a right answer is not a failure, however few wrong
+        ones there are.
         """
         fails = self.nan
         numbers = ~self.missing & ~fails
-        wanted = -int(-percentile * int((~self.missing).sum()) // 100) - int(fails.sum())
-        if wanted <= 0 or not numbers.any():
+        most = -int(-percentile * int((~self.missing).sum()) // 100) - int(fails.sum())
+        if most <= 0 or not numbers.any():
             return fails
         badness = self.badness
-        goodness = -badness[numbers]
-        count = len(goodness)
-        last, following = min(wanted, count) - 1, min(wanted, count - 1)
-        ordered = np.partition(goodness, (0, last, following, count - 1))  # at these places as if it were sorted
-        edge = -ordered[last]
-        shared = wanted < count and -ordered[following] == edge
-        chosen = numbers & (badness > edge if shared and edge < -ordered[0] else badness >= edge)
+        worst = np.sort(badness[numbers])[::-1]
+        edge = worst[min(most, len(worst)) - 1]
+        tie_beyond = most < len(worst) and worst[most] == edge
+        chosen = numbers & (badness > edge if tie_beyond and edge < worst[0] else badness >= edge)
         if percentile < 100:
-            chosen &= badness > -ordered[-1]
+            chosen &= badness > worst[-1]
         fails[chosen] = True
         return fails
 
 
 def column(table: ScoreTable | None, metric: str, direction: Direction, indices: NDArray[np.int64]) -> Column:
-    """A score of the datapoints ``indices``, which ascend; all of it missing without a table that has it."""
+    """A score of the datapoints ``indices``, which ascend; all missing if the table does not have the score."""
     if table is not None and metric in table.values and indices is table.indices:
         absent = table.missing.get(metric)
         return Column(table.values[metric], absent if absent is not None else np.zeros(len(indices), bool), direction)
     values, missing = np.full(len(indices), np.nan), np.ones(len(indices), bool)
     if table is not None and metric in table.values:
-        there = np.isin(indices, table.indices, assume_unique=True)
-        at = np.searchsorted(table.indices, indices[there])
-        values[there] = table.values[metric][at]
+        known = np.isin(indices, table.indices, assume_unique=True)
+        at = np.searchsorted(table.indices, indices[known])
+        values[known] = table.values[metric][at]
         absent = table.missing.get(metric)
-        missing[there] = absent[at] if absent is not None else False
+        missing[known] = absent[at] if absent is not None else False
     return Column(values, missing, direction)
 
 
@@ -114,13 +111,13 @@ class Change:
     """How a score has changed since an earlier epoch."""
 
     values: Floats
-    """Now less before; NaN where one of both is."""
+    """Now minus before; NaN where either is NaN."""
     missing: Bools
-    """Where one of both is."""
+    """Where either is missing."""
     worsening: Floats
-    """Larger is worse; infinite where a number has become NaN, and the least where NaN has become a number."""
+    """Larger is worse: infinite where a number became NaN, negative infinite where NaN became a number."""
     turned: Bools
-    """Where a number has become NaN."""
+    """Where a number became NaN."""
 
     def worst_first(self) -> Positions:
         return np.lexsort((-self.worsening, ~self.turned, self.missing))
@@ -141,7 +138,7 @@ def change(now: Column, before: Column) -> Change:
 
 
 def common_first(columns: Sequence[Column], fails: Sequence[Bools]) -> Positions:
-    """Those that fail in most runs first, then by their worst rank in any run; those that no run has last."""
+    """Those that fail in most runs first, then by worst rank in any run; those that no run has come last."""
     often = np.sum(fails, axis=0)
     length = len(often)
     ranks = [np.where(one.missing, length + 1, one.ranks()) for one in columns]
@@ -149,7 +146,7 @@ def common_first(columns: Sequence[Column], fails: Sequence[Bools]) -> Positions
 
 
 def disagreement_first(columns: Sequence[Column]) -> Positions:
-    """The largest difference between runs first; one that is NaN in some runs only before all.
+    """The largest difference between runs first, after those that are NaN in some runs only.
 
     Those that fewer than two runs have come last.
     """

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from endoscope.errors import EndoscopeError, PageError
 from endoscope.pages.files import Listing, sort_names
 from endoscope.pages.reader import Damage, DebugOutputs
-from endoscope.report.summary import summary_html
 from endoscope.runs import fields, layout
 from endoscope.runs.about import About, read_about
 from endoscope.runs.fields import Direction
@@ -193,7 +192,9 @@ class Run:
         return f"<Run {str(self.path)!r}: {self.kind}, {self.status}>"
 
     def _repr_html_(self) -> str:
-        return summary_html(self)
+        from endoscope.report.notebook import run_html  # not above: the reports import this module
+
+        return run_html(self)
 
 
 class Epoch:

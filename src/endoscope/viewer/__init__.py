@@ -2,8 +2,8 @@
 
 >>> from endoscope.viewer import Renderer, display_debug_outputs, register
 
-The names below are what a notebook and a renderer of one's own need. They are imported when they are first used, so
-that the web server is needed for `Server` only.
+The names below are for notebooks and for renderers of your own; `endoscope.render` owns those of renderers. They are
+imported on first use, so that only `Server` needs the web server.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import PIL  # noqa: F401 - fail here and not in every picture, if Pillow is not installed
+
 if TYPE_CHECKING:
     from endoscope.pages.reader import load_debug_outputs
     from endoscope.render import About, Numbers, Picture, Renderer, View, register, unregister
-    from endoscope.report.display import display_debug_outputs
-    from endoscope.report.notebook import run_html
+    from endoscope.report.notebook import display_debug_outputs, run_html
     from endoscope.viewer.serve import Server
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 
 _MODULE_OF = {
     "Server": "endoscope.viewer.serve",
-    "display_debug_outputs": "endoscope.report.display",
+    "display_debug_outputs": "endoscope.report.notebook",
     "load_debug_outputs": "endoscope.pages.reader",
     "run_html": "endoscope.report.notebook",
 }
