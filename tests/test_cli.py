@@ -63,7 +63,7 @@ def test_help_names_every_command() -> None:
     ("name", "message"),
     [
         ("page", "no command 'page'; closest: 'pages'"),
-        ("x", "no command 'x'; there are: demo, eval, pages, train, view"),
+        ("x", "no command 'x'; the commands are demo, eval, pages, train, view"),
     ],
 )
 def test_an_unknown_command(name: str, message: str) -> None:

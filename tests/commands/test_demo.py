@@ -23,6 +23,7 @@ from endoscope import load_debug_outputs
 from endoscope.commands.digits import DigitNet, Digits, evaluation_config, training_config
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
+from endoscope.render.colours import GREY
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state.checkpoints import load_checkpoint
 from endoscope.runs.scores import read_scores
@@ -104,14 +105,17 @@ def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
     (tmp_path / "mine").write_text("mine")
     result = run("demo", "--work-dir", tmp_path)
     assert result.exit_code == 2
-    assert result.stderr == f"Error: '{tmp_path}' is not empty; choose a new folder: nothing is overwritten\n"
+    assert result.stderr == f"Error: '{tmp_path}' is not empty; choose a new folder, because nothing is overwritten\n"
 
 
 def test_without_scikit_learn(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = run("demo", "--work-dir", tmp_path / "new")
     assert result.exit_code == 2
-    assert result.stderr == "Error: the digits need scikit-learn: pip install 'endoscope[demo]'\n"
+    assert (
+        result.stderr
+        == "Error: the demo needs scikit-learn, which is not installed; install it with: pip install 'endoscope[demo]'\n"
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -173,9 +177,9 @@ def test_pictures_are_colour_on_a_terminal_and_characters_elsewhere() -> None:
     assert pixels == [[0.0, 0.25], [0.5, 1.0]]
     assert normalised([[-1.0, 0.0]]) == [[0.0, 0.0]]
     plain = Console(file=io.StringIO())
-    assert picture(pixels, "grey", plain).plain == "  ::\n==@@"
+    assert picture(pixels, GREY, plain).plain == "  ::\n==@@"
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False)
-    terminal.print(picture(pixels, "heat", terminal))
+    terminal.print(picture(pixels, GREY, terminal))
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[48;2;0;0;0m  " in shown
-    assert "\x1b[48;2;252;255;164m  " in shown
+    assert "\x1b[48;2;255;255;255m  " in shown

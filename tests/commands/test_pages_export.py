@@ -161,7 +161,7 @@ def test_an_existing_file_is_kept_unless_told(work_dir: Path, tmp_path: Path, ru
     out.write_text("mine")
     result = run("pages", "export", work_dir, out)
     assert result.exit_code == 2
-    assert "exists already; choose another name, or add --overwrite" in result.stderr
+    assert "already exists; choose another name, or add --overwrite" in result.stderr
     assert out.read_text() == "mine"
     assert run("pages", "export", work_dir, out, "--overwrite").exit_code == 0
     assert len(out.read_text().splitlines()) == 2
@@ -170,9 +170,9 @@ def test_an_existing_file_is_kept_unless_told(work_dir: Path, tmp_path: Path, ru
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["out.txt"], "must end in .safetensors, .npz, .jsonl"),
+        (["out.txt"], "expected a name that ends in .safetensors, .npz, .jsonl"),
         (["out.npz", "--index", "4"], "no datapoint 4 in"),
-        (["out.npz", "--debugger", "gven"], "no datapoint has anything from 'gven'; closest: 'given'"),
+        (["out.npz", "--debugger", "gven"], "no datapoint has a value from 'gven'; closest: 'given'"),
         (["nowhere/out.npz"], "No such file or directory"),
     ],
 )
@@ -221,6 +221,6 @@ def test_records_that_no_line_gives_are_named_too(tmp_path: Path, captured: Capt
 def test_the_last_epoch_is_taken_and_named(work_dir: Path, tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(work_dir / "epoch_10" / "debugger", {0: 1})
     result = run("pages", "export", work_dir, tmp_path / "out.jsonl")
-    assert "taking the last, epoch_10/debugger" in result.stderr
+    assert "using the last, epoch_10/debugger" in result.stderr
     assert run("pages", "export", work_dir, tmp_path / "4.jsonl", "--epoch", 4).stderr == ""
     assert len((tmp_path / "4.jsonl").read_text().splitlines()) == 2

@@ -102,7 +102,7 @@ def test_nothing_found_is_said_kindly(tmp_path: Path, run: Run) -> None:
     result = run("pages", "list", tmp_path)
     assert result.exit_code == 0
     assert (
-        result.stdout == f"no captures in '{tmp_path}': looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
+        result.stdout == f"no captures in '{tmp_path}'; looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
     )
     assert json.loads(run("pages", "list", tmp_path, "--json").stdout)["captures"] == []
 

@@ -148,9 +148,9 @@ def test_types_of_the_run_go_by_its_names(show: Any) -> None:
 def test_what_is_shortened_says_so(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: {"text": "y" * 500, "many": list(range(50)), "tensors": [torch.zeros(1)] * 40, "x": 1 / 3}})
     text = run("pages", "show", tmp_path, 0).stdout
-    assert f'"{"y" * 120}…"  shortened from 500 characters' in text
+    assert f'"{"y" * 120}… (120 of 500 characters)"' in text
     assert "[0, 1, 2, 3, 4, 5, … 44 more]  list of 50" in text
-    assert "… 16 more, all of them with --json" in text
+    assert "… 16 more; --json shows all" in text
     assert "x  0.333333\n" in text
     assert "rounded to 6 digits" in text
     facts = json.loads(run("pages", "show", tmp_path, 0, "--json").stdout)["debuggers"]["given"]["items"]
@@ -175,7 +175,7 @@ def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, r
         captured(tmp_path / f"epoch_{epoch}" / "debugger", {0: {"epoch": epoch}})
     last = run("pages", "show", tmp_path, 0, "--json")
     assert json.loads(last.stdout)["epoch"] == 10
-    assert last.stderr == "2 captures; taking the last, epoch_10/debugger; choose another with --epoch\n"
+    assert last.stderr == "2 captures; using the last, epoch_10/debugger; choose another with --epoch\n"
     chosen = run("pages", "show", tmp_path, 0, "--epoch", 4, "--json")
     assert json.loads(chosen.stdout)["debuggers"]["given"]["items"]["epoch"]["value"] == 4
     assert chosen.stderr == ""
@@ -185,9 +185,9 @@ def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, r
     ("more", "message"),
     [
         (["99"], "no datapoint 99 in '{folder}', which holds 2 datapoints, 3 to 5"),
-        (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; it has epoch 1"),
+        (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; its epochs with pages are 1"),
         (["3", "--debugger", "featurs"], "datapoint 3 has nothing from 'featurs'; closest: 'features'"),
-        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; it has 'features', 'given'"),
+        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; its debuggers are 'features', 'given'"),
         (
             ["3", "--debugger", "unused"],
             "datapoint 3 has nothing from 'unused': the layer did not run in this forward (on this thread)",

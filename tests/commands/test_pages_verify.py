@@ -17,7 +17,7 @@ def test_whole_captures(tmp_path: Path, captured: Captured, run: Run) -> None:
     result = run("pages", "verify", tmp_path)
     assert result.exit_code == 0
     assert result.stdout.startswith("captures 2, pages 2, datapoints 4, ")
-    assert result.stdout.endswith(": all whole\n")
+    assert result.stdout.endswith(": no damage\n")
     assert result.stderr == ""
 
 

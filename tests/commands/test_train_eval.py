@@ -128,8 +128,8 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give the config file"),
-        (["{trial}", "--config-filepath", "{trial}"], "give one config file, not two"),
+        ([], "no config file; expected: endoscope "),
+        (["{trial}", "--config-filepath", "{trial}"], "two config files; give CONFIG or"),
         (["{here}/trail.py"], "closest: 'trial.py'"),
         (["{here}"], "is a directory"),
         (["{here}/raises.py"], "raises.py, line 2: ZeroDivisionError: division by zero"),
@@ -146,7 +146,7 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
             "runner: found 'x'; expected a class or its path, or None; No module named 'x'",
         ),
         (["{trial}", "--set", "runner=torch.nn.Linear"], "expected a subclass of endoscope.runners.Base"),
-        (["{trial}", "--set", "runner=torch.nn.Linear"], "--set runner=None takes Supervised"),
+        (["{trial}", "--set", "runner=torch.nn.Linear"], "--set runner=None uses Supervised"),
         (["{trial}", "--set", "class_names=[red, green]"], "class_names: '[red, green]' begins like a list"),
         (["{trial}", "--set", "work_dir={trial}"], "work_dir: cannot make the folder"),
         (["{trial}", "--set", "work_dir={trial}/x"], "work_dir: cannot make the folder"),
@@ -268,7 +268,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
 
 def test_ctrl_c_in_validation(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "validation", signal.SIGINT)
-    assert (code, err) == (130, "interrupted by SIGINT; the same command resumes it after the last whole epoch\n")
+    assert (code, err) == (130, "interrupted by SIGINT; the same command resumes it after the last complete epoch\n")
     assert status(tmp_path) == "interrupted"
 
 
@@ -280,7 +280,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_batch(tmp_path: Path) -> None:
 
 def test_a_sigterm_that_the_workers_get_too(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "training", signal.SIGTERM, workers=2)
-    assert (code, err) == (143, "interrupted by SIGTERM; the same command resumes it after the last whole epoch\n")
+    assert (code, err) == (143, "interrupted by SIGTERM; the same command resumes it after the last complete epoch\n")
     assert status(tmp_path) == "interrupted"
 
 

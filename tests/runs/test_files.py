@@ -67,7 +67,7 @@ def test_twin_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 
 def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "epoch_0").write_text("")
-    assert "is no folder" in problem_of(tmp_path, "epoch_0/a.json")
+    assert "is not a folder" in problem_of(tmp_path, "epoch_0/a.json")
 
 
 def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +90,9 @@ def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Monke
         (b'{"a": 1', "it is not JSON: Expecting ',' delimiter"),
         (b"\xff\xfe{}", "it is not UTF-8: invalid start byte at byte 0"),
         ('{"a": 1}'.encode("utf-16"), "it is not UTF-8"),
-        (b'{"a": 1, "a": 2}', "the key 'a' comes twice"),
-        (b'{"x": {"b": 1, "b": 1}}', "the key 'b' comes twice"),
-        (b'{"\\udc80": 1, "?": 2}', "the key '?' comes twice"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'{"x": {"b": 1, "b": 1}}', "the key 'b' occurs twice"),
+        (b'{"\\udc80": 1, "?": 2}', "the key '?' occurs twice"),
         (b"[" * 100_000, "it is nested deeper than 64 levels"),
         (b"[" * 65 + b"]" * 65, "it is nested deeper than 64 levels"),
         (b'{"a":' * 65 + b"1" + b"}" * 65, "it is nested deeper than 64 levels"),
@@ -175,7 +175,7 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
 
 
 def test_only_so_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "_KEPT", 250)
+    monkeypatch.setattr(files_module, "_CACHE", 250)
     files, counting = Files(tmp_path), Counting()
     for k in range(4):
         (tmp_path / f"{k}.json").write_text(json.dumps("x" * 98))

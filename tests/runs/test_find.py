@@ -53,7 +53,7 @@ def test_so_deep_and_no_deeper(tmp_path: Path) -> None:
     assert names(tmp_path, depth=3) == ["1/2/3"]
     assert find_runs(tmp_path, depth=3).problems == ()
     assert names(tmp_path, depth=2) == []
-    assert find_runs(tmp_path, depth=2).problems == ("1 folders lie deeper than 2 levels and were not looked into",)
+    assert find_runs(tmp_path, depth=2).problems == ("folders deeper than 2 levels that were not searched: 1",)
 
 
 def test_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(find, "MAX_ENTRIES", 12)
     found = find_runs(tmp_path)
     assert 0 < len(found.runs) < 5
-    assert found.problems == ("there are more than 12 files and folders; the rest was not looked at",)
+    assert found.problems == ("there are more than 12 files and folders; the rest was not searched",)
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

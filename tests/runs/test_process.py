@@ -76,7 +76,7 @@ def test_a_process_that_we_may_not_look_at(monkeypatch: pytest.MonkeyPatch) -> N
     def refused(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(process, "_began", lambda pid: None)
+    monkeypatch.setattr(process, "_start_time", lambda pid: None)
     assert state(own) == "gone" or os.getuid() != 0
     monkeypatch.setattr(process.os, "kill", refused)
     assert state(own) == "unknown"
@@ -87,4 +87,4 @@ def test_a_name_with_parentheses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "17").mkdir()
     (tmp_path / "17" / "stat").write_text(f"17 (a) b) {fields}")
     monkeypatch.setattr(process, "_PROC", tmp_path)
-    assert process._began(17) == "19"
+    assert process._start_time(17) == "19"

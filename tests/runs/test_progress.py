@@ -46,7 +46,7 @@ def test_epochs_come_in_order_and_the_last_entry_counts(tmp_path: Path) -> None:
         ([], "it holds a list; expected an object"),
         ({"epochs": 5}, "epochs is 5; expected a list"),
         ({"epochs": [7]}, "epochs.0 is 7; expected an object"),
-        ({"epochs": [{}]}, "epochs.0 does not say which epoch it is"),
+        ({"epochs": [{}]}, "epochs.0 has no epoch number"),
         ({"epochs": [{"epoch": 0, "step": "x"}]}, "epochs.0.step is 'x'; expected a whole number, 0 or more"),
         ({"epochs": [{"epoch": 0, "loss": []}]}, "epochs.0.loss is a list; expected an object"),
         ({"epochs": [{"epoch": 0, "scores": {"a": "b"}}]}, "epochs.0.scores.a is 'b'; expected a number"),

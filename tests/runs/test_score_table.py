@@ -107,17 +107,17 @@ def as_dict(**changes: Any) -> str:
         ("[]", "its format is not 'endoscope-scores'"),
         ("[" * 100_000, "it is nested deeper"),
         (b"\xff" + encode(SCORES).encode(), "it is not UTF-8"),
-        (encode(SCORES).replace('"17"', '"18"'), "the key '18' comes twice"),
-        (encode(SCORES).replace('"epoch"', '"split"'), "the key 'split' comes twice"),
-        (encode(SCORES).replace('"loss": 0.25', '"accuracy": 0.25'), "the key 'accuracy' comes twice"),
-        (encode(SCORES).replace("3.0}", "null}"), "per_datapoint has a score that is no number"),
-        (encode(SCORES).replace("3.0}", "true}"), "per_datapoint has a score that is no number"),
-        (encode(SCORES).replace("3.0}", "[[1]]}"), "per_datapoint has a score that is no number"),
+        (encode(SCORES).replace('"17"', '"18"'), "the key '18' occurs twice"),
+        (encode(SCORES).replace('"epoch"', '"split"'), "the key 'split' occurs twice"),
+        (encode(SCORES).replace('"loss": 0.25', '"accuracy": 0.25'), "the key 'accuracy' occurs twice"),
+        (encode(SCORES).replace("3.0}", "null}"), "per_datapoint has a score that is not a number"),
+        (encode(SCORES).replace("3.0}", "true}"), "per_datapoint has a score that is not a number"),
+        (encode(SCORES).replace("3.0}", "[[1]]}"), "per_datapoint has a score that is not a number"),
         (encode(SCORES).replace("3.0}", "9" * 400 + "}"), "int too large to convert to float"),
-        (encode(SCORES).replace('"17"', '"017"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', '"1_7"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', f'"{2**63}"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', f'"{"9" * 5000}"'), "per_datapoint has a key that is no datapoint's index"),
+        (encode(SCORES).replace('"17"', '"017"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', '"1_7"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', f'"{2**63}"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', f'"{"9" * 5000}"'), "per_datapoint has a key that is not a datapoint's index"),
         (as_dict(per_datapoint=[]), "per_datapoint is list, expected an object"),
         (as_dict(per_datapoint={"1": 5}), "per_datapoint.1 is int, expected an object"),
         (as_dict(directions={"loss": "lower"}), "directions has no entry for 'accuracy'"),
@@ -186,16 +186,16 @@ def test_a_long_file_is_not_read_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     scores = Scores(SCORES.directions, {}, {}, {k: {"loss": k / 7} for k in range(1000)})
     assert rows(table_of(tmp_path, scores)) == scores.per_datapoint
     for text, problem in (
-        (json.dumps(json.loads(encode(scores))), "there is no line for per_datapoint"),
+        (json.dumps(json.loads(encode(scores))), "it has no line for per_datapoint"),
         (encode(scores)[:-3], "it ends before its last line"),
         (encode(scores).replace("},\n", "}\n", 1), "delimiter"),
-        (encode(scores).replace("\n }\n}\n", "\n }\n,}\n"), "there is more after per_datapoint"),
-        (encode(scores).replace(",\n ", " "), "there is no line for per_datapoint"),
+        (encode(scores).replace("\n }\n}\n", "\n }\n,}\n"), "it continues after per_datapoint"),
+        (encode(scores).replace(",\n ", " "), "it has no line for per_datapoint"),
         (encode(scores).replace('  "500"', "  " + " " * 1000 + '"500"'), "there is no comma and no end in "),
     ):
         table, (told,) = read(tmp_path, text)
         assert table is None
-        assert told.startswith("its lines are not those of a score file: ") and problem in told
+        assert told.startswith("it does not have the layout of a score file: ") and problem in told
 
 
 def test_names_can_be_encoded(tmp_path: Path) -> None:
@@ -224,5 +224,5 @@ def test_those_without_the_score_come_last(tmp_path: Path) -> None:
 def test_a_score_that_no_datapoint_has(tmp_path: Path) -> None:
     with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'los'; closest: 'loss'"):
         table_of(tmp_path, SCORES).worst_first("los")
-    with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'x'; there are 'accuracy', 'loss'"):
+    with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'x'; its scores are 'accuracy', 'loss'"):
         table_of(tmp_path, SCORES).worst_first("x")

@@ -212,7 +212,7 @@ def test_worst_of_none_or_fewer() -> None:
 
 @pytest.mark.parametrize("name", ["los", "macro_f1"])
 def test_worst_of_a_score_that_no_datapoint_has(name: str) -> None:
-    with pytest.raises(ScoreNotFoundError, match=f"no datapoint has the score '{name}'; (closest: 'loss'|there are)"):
+    with pytest.raises(ScoreNotFoundError, match=f"the score '{name}'; (closest: 'loss'|its scores are)"):
         EXAMPLE.worst(name)
 
 

@@ -1,4 +1,4 @@
-"""Checking captures byte by byte: the result as facts and as lines."""
+"""Checking captures byte by byte: the result as facts and as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from endoscope.pages.verify import verify_folder
 
 @dataclass(frozen=True)
 class CheckedCapture:
-    """A capture, what opening it told, and what is damaged in it; None where it could not be checked."""
+    """The facts of a capture and its damage; ``damage`` is None if the capture could not be checked."""
 
     about: dict[str, Any]
     damage: tuple[Damage, ...] | None
@@ -59,17 +59,17 @@ class CheckResult:
 
     def _summary(self) -> str:
         pages, points, size = (sum(c.about[k] for c in self.checked) for k in ("pages", "datapoints", "bytes"))
-        found = f"damaged: {self.damaged}" if self.damaged else "all whole" if self.checked else "nothing was checked"
+        result = f"damaged: {self.damaged}" if self.damaged else "no damage" if self.checked else "nothing was checked"
         unfinished = sum(c.about["state"] == "unfinished" for c in self.checked)
-        still = f" ({unfinished} unfinished, checked as far as written)" if unfinished else ""
-        return f"captures {len(self.checked)}{still}, pages {pages}, datapoints {points}, {decimal(size)}: {found}"
+        note = f" ({unfinished} unfinished, checked as far as written)" if unfinished else ""
+        return f"captures {len(self.checked)}{note}, pages {pages}, datapoints {points}, {decimal(size)}: {result}"
 
 
 def check_captures(captures: Sequence[Capture]) -> CheckResult:
-    """Read everything; says on a terminal how far it is."""
+    """Read and verify every byte, with a progress line on a terminal."""
     checked = []
-    with progress(captures, "checking captures") as going:
-        for capture in going:
+    with progress(captures, "checking captures") as remaining:
+        for capture in remaining:
             about = capture_facts(capture)
             with reading(capture.folder):
                 damage = None if capture.is_pickle else tuple(verify_folder(capture.folder))

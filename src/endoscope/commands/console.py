@@ -1,4 +1,4 @@
-"""What the commands print with: consoles that suit a person, a pipe and a test alike. Nothing is taken as markup."""
+"""Printing to a terminal, a pipe or a file. No text is interpreted as markup."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 PIPE_WIDTH = 200
-"""Columns to lay out for when nobody's terminal says how many there are."""
+"""Columns of a pipe or file, unless ``COLUMNS`` is set."""
 
 T = TypeVar("T")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr; into a pipe or file, lines are not cut to a terminal's width."""
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = PIPE_WIDTH
-    return made
+    """A console on stdout or stderr."""
+    printer = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not printer.is_terminal and "COLUMNS" not in os.environ:
+        printer.width = PIPE_WIDTH
+    return printer
 
 
 def print_json(facts: Any) -> None:
-    """Print facts as JSON that any parser takes."""
+    """Print strict JSON."""
     click.echo(json.dumps(facts, indent=2, allow_nan=False))
 
 
 @contextmanager
 def progress(items: Sequence[T], unit: str) -> Iterator[Iterator[T]]:
-    """Go through ``items`` with a progress line on stderr, where that is a terminal."""
-    shown = console(stderr=True)
+    """Iterate over ``items`` with a progress line on stderr, if that is a terminal."""
+    printer = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn(unit), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+    with Progress(*columns, console=printer, transient=True, disable=not printer.is_terminal) as bar:
         task = bar.add_task(unit, total=len(items))
 
         def advancing() -> Iterator[T]:

@@ -12,5 +12,8 @@ from endoscope.commands.running import config_options, run_config
 @click.command()
 @config_options
 def eval(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
-    """Evaluate as CONFIG describes, a Python file with config = {...}, with its debuggers on."""
+    """Evaluate a model as CONFIG describes, with its debuggers enabled.
+
+    CONFIG is a Python file with config = {...}.
+    """
     run_config("eval", config, config_filepath, overrides)

@@ -1,7 +1,7 @@
-"""Datapoints written for use elsewhere: as .safetensors, .npz or .jsonl.
+"""The export formats: .safetensors, .npz and .jsonl.
 
-Each writer takes datapoints one at a time and keeps only names and scalars in memory; the file appears under its name
-when it is whole.
+Each writer takes datapoints one at a time and keeps only names and scalars in memory. The file appears under its name
+when it is complete.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import IO, Any, Protocol
 import numpy as np
 import torch
 
-from endoscope.commands.arrays import Array, as_numpy, dense
-from endoscope.commands.describe import free_name, plain
+from endoscope.commands.arrays import Array, as_numpy, dense, short
+from endoscope.commands.describe import as_json, free_name
 from endoscope.commands.text import printable
 from endoscope.errors import ConfigError, EndoscopeError, FolderInUseError, PageError
 from endoscope.pages.format import DTYPES, NAMES
 
 MAX_HEADER = 100_000_000
-"""Bytes of a header that every safetensors reader takes."""
+"""Bytes of the largest header that every safetensors reader accepts."""
 
 
 class Export(Protocol):
-    """A file being written; ``changes`` counts the tensors that could not be written as they were, by what was done."""
+    """A file being written; ``changes`` counts the tensors that were converted, by conversion."""
 
     tensors: int
     changes: Counter[str]
@@ -44,13 +44,13 @@ class Export(Protocol):
 # ---------------------------------------------------------------- choosing the format
 @contextlib.contextmanager
 def open_export(path: Path, about: Mapping[str, Any], *, overwrite: bool) -> Iterator[Export]:
-    """Write to ``path`` in the format of its suffix. It appears when the block ends well; else nothing is left."""
+    """Write to ``path`` in the format of its suffix. The file appears when the block ends without an error."""
     kinds: dict[str, type[SafetensorsExport | NpzExport | JsonLinesExport]]
     kinds = {".safetensors": SafetensorsExport, ".npz": NpzExport, ".jsonl": JsonLinesExport}
     if path.suffix not in kinds:
-        raise ConfigError(f"OUT {str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format")
+        raise ConfigError(f"OUT is {str(path)!r}; expected a name that ends in {', '.join(kinds)}")
     if path.exists() and not overwrite:
-        raise FolderInUseError(f"{str(path)!r} exists already; choose another name, or add --overwrite to replace it")
+        raise FolderInUseError(f"{str(path)!r} already exists; choose another name, or add --overwrite")
     part = path.with_name(f".{path.name}.part")
     with _writing(path):
         try:
@@ -75,7 +75,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 class _File(ABC):
-    """What the three formats share: the file, and the walk through a datapoint. ``opened`` closes what they open."""
+    """The common part of the three formats. ``opened`` closes the files that they open."""
 
     def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
         self.about = dict(about)
@@ -84,8 +84,8 @@ class _File(ABC):
         self._file = file
 
     def _plain(self, value: Any, name: str) -> Any:
-        """``value`` as JSON; each tensor in it goes to `_array` under its name and leaves a reference."""
-        return plain(value, self._counted, name)
+        """``value`` as JSON; each tensor in it goes to `_array` and is replaced by a reference."""
+        return as_json(value, self._counted, name)
 
     def _counted(self, value: Any, name: str) -> dict[str, Any]:
         self.tensors += 1
@@ -93,7 +93,7 @@ class _File(ABC):
 
     @abstractmethod
     def _array(self, value: Any, name: str) -> dict[str, Any]:
-        """Write one tensor or array; returns what stands for it in the JSON."""
+        """Write one tensor or array; returns the reference for the JSON."""
 
     def _changed(self, change: str | None) -> None:
         if change is not None:
@@ -101,7 +101,7 @@ class _File(ABC):
 
 
 class _TensorFile(_File):
-    """A file of tensors by name, which takes everything else as JSON at its end.
+    """A file of tensors by name, with everything else as JSON.
 
     Names are made `printable`: safetensors refuses lone surrogates, and zip cuts a name at its first NUL.
     """
@@ -111,12 +111,12 @@ class _TensorFile(_File):
         self._datapoints: dict[int, Any] = {}
 
     def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": plain, "notes": self._plain(notes, f"{idx}/notes")}
+        values = {name: self._plain(value, f"{idx}/{name}") for name, value in outputs.items()}
+        self._datapoints[idx] = {"outputs": values, "notes": self._plain(notes, f"{idx}/notes")}
 
 
 def _reference(value: Any, **more: Any) -> dict[str, Any]:
-    return {"$": "tensor", **more, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+    return {"$": "tensor", **more, "dtype": short(value.dtype), "shape": list(value.shape)}
 
 
 # ---------------------------------------------------------------- safetensors
@@ -125,7 +125,7 @@ class SafetensorsExport(_TensorFile):
 
     def __init__(self, file: IO[bytes], about: Mapping[str, Any], opened: contextlib.ExitStack) -> None:
         super().__init__(file, about, opened)
-        # One file for each element size: joined, the widest first, every tensor is aligned without gaps.
+        # One file per element size. Joined, the widest first, every tensor is aligned without gaps.
         beside = Path(file.name).parent
         self._data: dict[int, IO[bytes]] = {}
         for size in (8, 4, 2, 1):
@@ -136,10 +136,10 @@ class SafetensorsExport(_TensorFile):
         t, change = dense(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
         self._changed(change)
         if t.is_complex() and t.dtype is not torch.complex64:
-            self._changed(f"{_dtype(t)} stored as pairs of real numbers in a last dimension of 2")
+            self._changed(f"{short(t.dtype)} stored as pairs of real numbers in a last dimension of 2")
             t = torch.view_as_real(t)
         elif DTYPES[NAMES[t.dtype]].safetensors == "U8" and t.dtype is not torch.uint8:
-            self._changed(f"{_dtype(t)} converted to float32")
+            self._changed(f"{short(t.dtype)} converted to float32")
             t = t.float()
         name = free_name(printable(name), self._entries)
         data = t.contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -163,17 +163,13 @@ class SafetensorsExport(_TensorFile):
         text = text.ljust(-(-len(text) // 8) * 8)
         if len(text) > MAX_HEADER:
             raise ConfigError(
-                f"names and scalars take {len(text) >> 20} MiB, more than a .safetensors header may; "
+                f"names and scalars take {len(text) >> 20} MiB; a .safetensors header holds {MAX_HEADER >> 20} MiB\n"
                 "choose fewer datapoints with --index, or export the scalars to .jsonl"
             )
         self._file.write(len(text).to_bytes(8, "little") + text)
         for file in self._data.values():
             file.seek(0)
             shutil.copyfileobj(file, self._file, 1 << 20)
-
-
-def _dtype(t: torch.Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------- npz
@@ -208,11 +204,11 @@ class NpzExport(_TensorFile):
 
 # ---------------------------------------------------------------- JSON lines
 class JsonLinesExport(_File):
-    """Scalars and texts, one line a datapoint; of a tensor only dtype and shape."""
+    """Scalars and texts, one line per datapoint; of a tensor only dtype and shape."""
 
     def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        plain = {name: self._plain(value, name) for name, value in outputs.items()}
-        line = {"idx": idx, **self.about, "outputs": plain, "notes": self._plain(notes, "notes")}
+        values = {name: self._plain(value, name) for name, value in outputs.items()}
+        line = {"idx": idx, **self.about, "outputs": values, "notes": self._plain(notes, "notes")}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def _array(self, value: Any, name: str) -> dict[str, Any]:
@@ -220,4 +216,4 @@ class JsonLinesExport(_File):
         return _reference(value)
 
     def finish(self) -> None:
-        """Every line is written already."""
+        """Every line has been written."""

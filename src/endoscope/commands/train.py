@@ -12,5 +12,8 @@ from endoscope.commands.running import config_options, run_config
 @click.command()
 @config_options
 def train(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
-    """Train as CONFIG describes, a Python file with config = {...}; a run that was stopped is resumed."""
+    """Train a model as CONFIG describes.
+
+    CONFIG is a Python file with config = {...}. A run that was stopped is resumed.
+    """
     run_config("train", config, config_filepath, overrides)

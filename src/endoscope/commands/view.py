@@ -1,4 +1,4 @@
-"""``endoscope view WORK_DIR ...``: the eval viewer in a browser, or with ``--export`` a selection as one page."""
+"""``endoscope view WORK_DIR ...``: the viewer in a browser, or with ``--export`` a selection as one HTML file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ _EXPORTED = {"datapoints": "--datapoints", "worst": "--worst", "metric": "--metr
 
 
 class ViewerMissing(ConfigError):
-    """A package that the viewer needs is not installed; the text says what to do."""
+    """A package that the viewer needs is not installed; the message says what to install."""
 
 
 @click.command()
 @click.argument("work_dirs", metavar="WORK_DIR...", nargs=-1, required=True, type=_FOLDER)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0, the default, takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others than loopback expose it.")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
-@click.option("--export", metavar="FILE.html", type=_FILE, help="Write a page that opens from disk, and serve nothing.")
-@click.option("--datapoints", metavar="3,17,42", help="Exported datapoints, by index.")
-@click.option("--worst", type=click.IntRange(0), help="So many of the worst datapoints are exported; 12 by default.")
-@click.option("--metric", help="The score by which they are the worst; the first one by default.")
-@click.option("--epochs", metavar="last|all|0,4", help="Exported epochs; the last scored one by default.")
-@click.option("--overwrite", is_flag=True, help="Let --export replace a file.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0, the default, means any free port.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; any but loopback exposes the runs.",
+)
+@click.option("--no-browser", is_flag=True, help="Print the address, open no browser.")
+@click.option("--export", metavar="FILE.html", type=_FILE, help="Write a selection as one HTML file; serve nothing.")
+@click.option("--datapoints", metavar="3,17,42", help="Export these datapoints.")
+@click.option("--worst", type=click.IntRange(0), help="Export this many of the worst datapoints; by default 12.")
+@click.option("--metric", help="The score that decides which are the worst; by default the first one.")
+@click.option("--epochs", metavar="last|all|0,4", help="Export these epochs; by default the last one with scores.")
+@click.option("--overwrite", is_flag=True, help="Let --export replace FILE.html.")
 @click.pass_context
 def view(
     context: click.Context,
@@ -43,26 +48,33 @@ def view(
     epochs: str | None,
     overwrite: bool,
 ) -> None:
-    """Open the runs in each WORK_DIR, a run or a folder of runs, in the browser. Nothing in them is changed."""
+    """Open runs in the browser.
+
+    Each WORK_DIR is a run or a folder of runs. Nothing in them is changed.
+    """
     if export is not None:
         _export(work_dirs, export, datapoints, worst, metric, epochs, overwrite=overwrite)
         return
-    alone = [option for name, option in _EXPORTED.items() if context.params[name] is not None]
-    if alone or overwrite:
-        raise ConfigError(f"{(alone or ['--overwrite'])[0]} belongs to --export FILE.html; in the browser choose there")
+    for_export = [option for name, option in _EXPORTED.items() if context.params[name] is not None]
+    if for_export or overwrite:
+        option = (for_export or ["--overwrite"])[0]
+        raise ConfigError(f"{option} needs --export FILE.html; without it, choose what to see in the browser")
     serve(work_dirs, host=host, port=port, browser=not no_browser)
 
 
 def serve(work_dirs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, browser: bool) -> None:
-    """Answer until a signal ends it; the address is printed once it does."""
+    """Serve the runs until a signal. The address is printed when the server is ready."""
     try:
         from endoscope.viewer.security import is_loopback
         from endoscope.viewer.serve import Server
     except ModuleNotFoundError as e:
         raise _missing(e) from e
     if not is_loopback(host):
-        text = f"listening at {host}: whoever has the address and its token can read these runs; nothing is encrypted"
-        click.echo(f"{text}, and ssh -L is safer", err=True)
+        click.echo(
+            f"listening on {host}: anyone who has the address and its token can read these runs, and nothing is\n"
+            "encrypted; ssh -L is safer",
+            err=True,
+        )
 
     with Server(work_dirs, host=host, port=port) as server:
 
@@ -90,10 +102,11 @@ def _export(
         raise _missing(e) from e
     wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
     size = export(work_dirs, file, wanted, overwrite=overwrite)
-    click.echo(f"wrote {file} ({size / 1e6:.1f} MB); it opens in any browser, without a server")
+    click.echo(f"wrote {file} ({size / 1e6:.1f} MB); any browser opens it, without a server")
 
 
 def _missing(e: ModuleNotFoundError) -> Exception:
+    """The error for a missing package; a missing module of our own stays what it is."""
     if e.name is None or e.name.partition(".")[0] == "endoscope":
         return e
     return ViewerMissing(
@@ -102,7 +115,7 @@ def _missing(e: ModuleNotFoundError) -> Exception:
 
 
 def _open(address: str) -> None:
-    """In a thread, because some browsers are waited for."""
+    """In a thread, because opening some browsers blocks."""
     import threading
     import webbrowser
 

@@ -1,4 +1,4 @@
-"""The fields of a JSON object, each read as what it has to be: one that is something else is told and left out."""
+"""Reading the fields of a JSON object with their types. Invalid fields are reported and left out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
 Direction = Literal["higher", "lower"]
-"""Which scores are better."""
+"""Which values of a score are better."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
 class Fields:
-    """Takes fields out of an object, and keeps what was wrong with them.
+    """The fields of an object, and the problems with those that were taken.
 
     >>> fields = Fields({"epoch": 4, "step": "many"})
     >>> fields.take("epoch", count), fields.take("step", count)
@@ -23,14 +23,14 @@ class Fields:
     ["step is 'many'; expected a whole number, 0 or more"]
     """
 
-    def __init__(self, found: dict[str, Any], *, within: str = "", problems: list[str] | None = None) -> None:
-        self.found = found
+    def __init__(self, content: dict[str, Any], *, within: str = "", problems: list[str] | None = None) -> None:
+        self.content = content
         self.problems = [] if problems is None else problems
         self._within = within
 
     def take(self, key: str, read: Callable[[Any], T]) -> T | None:
-        """One field; None when it is missing, null or wrong."""
-        value = self.found.get(key)
+        """One field; None if it is missing, null or invalid."""
+        value = self.content.get(key)
         if value is None:
             return None
         try:
@@ -40,15 +40,14 @@ class Fields:
             return None
 
     def table(self, key: str, read: Callable[[Any], V]) -> dict[str, V]:
-        """An object of alike values; those that are wrong are left out."""
-        found = self.take(key, mapping)
-        inside = Fields(found or {}, within=f"{self._within}{key}.", problems=self.problems)
-        values = {name: inside.take(name, read) for name in inside.found}
+        """An object whose values have one type; invalid values are left out."""
+        inside = Fields(self.take(key, mapping) or {}, within=f"{self._within}{key}.", problems=self.problems)
+        values = {name: inside.take(name, read) for name in inside.content}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence: short text and numbers as they are, others by their type."""
+    """A value in a message: short text and numbers as they are, others by their type."""
     if isinstance(value, (str, int, float)):
         return repr(value[:40] if isinstance(value, str) else value)[:44]
     return f"a {type(value).__name__}"
@@ -103,9 +102,9 @@ def direction(value: Any) -> Direction:
 
 
 def time(value: Any) -> datetime:
-    """A time as ISO 8601 has it; in UTC where it does not say."""
+    """A time in ISO 8601; without a time zone it is UTC."""
     try:
-        found = datetime.fromisoformat(text(value))
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+        at = datetime.fromisoformat(text(value))
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("expected a time like 2024-02-29T12:00:00+00:00") from None
