@@ -20,9 +20,9 @@ from endoscope.errors import DamagedRecordError, EndoscopeError, closest
 
 COMMANDS = {
     "demo": "endoscope.commands.demo",
-    "eval": "endoscope.commands.eval",
+    "eval": "endoscope.commands.running",
     "pages": "endoscope.commands.pages",
-    "train": "endoscope.commands.train",
+    "train": "endoscope.commands.running",
     "view": "endoscope.commands.view",
 }
 """Each subcommand and the module that defines it under the same name."""

@@ -11,5 +11,5 @@ def masked(text: str) -> str:
     >>> masked("loss   0.25, accuracy 97.0%")
     'loss #, accuracy #'
     """
-    text = re.sub(r"(?<!\w)-?\d[\d.,]*(?:e[+-]?\d+)?%?", "#", text)
+    text = re.sub(r"(?<!\w)-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?%?", "#", text)
     return re.sub(r" *\n", "\n", re.sub(r" +", " ", re.sub("─+", "─", text)))

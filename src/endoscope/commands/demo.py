@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from endoscope.runs.scores import Scores
 
@@ -33,8 +33,10 @@ def demo(work_dir: Path | None, epochs: int, no_view: bool) -> None:
     Trains on scikit-learn's digits, evaluates, shows what the model computed for the worst datapoint, and opens both
     runs in the viewer.
     """
+    from endoscope.commands.captures import capture_facts, find_captures
     from endoscope.commands.console import console
     from endoscope.commands.digits import Digits, evaluation_config, training_config
+    from endoscope.commands.listing import capture_table
     from endoscope.errors import ConfigError
     from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 
@@ -50,7 +52,9 @@ def demo(work_dir: Path | None, epochs: int, no_view: bool) -> None:
         out.print("\nThe last checkpoint, on digits that it has not seen", style="bold")
         scores = SupervisedEvaluator(evaluation_config(evaluation, training)).run()
     assert scores is not None  # there is one rank
-    _print_captures(out, training, evaluation)
+    for run in (training, evaluation):
+        out.print(f"\nCaptured in {run}", style="bold", soft_wrap=True)
+        out.print(capture_table([capture_facts(c) for c in find_captures(run)]))
     worst = [idx for idx, _ in scores.worst("loss", WORST)]
     _print_worst(out, evaluation, scores, worst)
     _print_inside(out, evaluation, worst[0])
@@ -77,11 +81,13 @@ def _can_show_a_browser() -> bool:
 
 def _new_folder(path: Path | None) -> Path:
     """An empty folder: ``path``, or a new one with the time in its name."""
+    from datetime import datetime
+
     from endoscope.errors import ConfigError, FolderInUseError
 
     try:
         if path is None:
-            return _timed_folder(Path("runs"))
+            path = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
         path.mkdir(parents=True, exist_ok=True)
         is_empty = not any(path.iterdir())
     except OSError as e:
@@ -89,21 +95,6 @@ def _new_folder(path: Path | None) -> Path:
     if not is_empty:
         raise FolderInUseError(f"{str(path)!r} is not empty; choose a new folder, because nothing is overwritten")
     return path
-
-
-def _timed_folder(parent: Path) -> Path:
-    from datetime import datetime
-
-    parent.mkdir(exist_ok=True)
-    name, number = f"demo-{datetime.now():%Y%m%d-%H%M%S}", 1
-    while True:
-        folder = parent / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
 
 
 @contextmanager
@@ -120,15 +111,6 @@ def _one_thread() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- what is printed
-def _print_captures(out: Console, *runs: Path) -> None:
-    from endoscope.commands.captures import capture_facts, find_captures
-    from endoscope.commands.listing import capture_table
-
-    for run in runs:
-        out.print(f"\nCaptured in {run}", style="bold", soft_wrap=True)
-        out.print(capture_table([capture_facts(c) for c in find_captures(run)]))
-
-
 def _print_worst(out: Console, evaluation: Path, scores: Scores, worst: list[int]) -> None:
     from rich import box
     from rich.table import Table
@@ -151,6 +133,8 @@ def _print_worst(out: Console, evaluation: Path, scores: Scores, worst: list[int
 def _print_inside(out: Console, evaluation: Path, idx: int) -> None:
     """The worst datapoint and its captures, read from disk."""
     from rich.columns import Columns
+    from rich.console import Group
+    from rich.text import Text
 
     from endoscope.commands.pictures import normalised, picture
     from endoscope.pages.reader import load_debug_outputs
@@ -162,9 +146,9 @@ def _print_inside(out: Console, evaluation: Path, idx: int) -> None:
     cam = captures["gradcam"]["gradcam"][0]
     target = captures["gradcam"]["target_class"]
     out.print(f"Inside datapoint {idx}: a {int(datapoint['labels'])}, read as {target}", style="bold")
-    digit = _captioned("the digit", picture(image, GREY, out))
-    heat = _captioned(f"evidence for {target}", picture(normalised(cam.tolist()), SEQUENTIAL, out))
-    out.print(Columns((digit, heat), padding=(0, 6)))
+    digit = Group(Text("the digit", style="dim"), picture(image, GREY, out))
+    caption = Text(f"evidence for {target}", style="dim")
+    out.print(Columns((digit, Group(caption, picture(normalised(cam.tolist()), SEQUENTIAL, out))), padding=(0, 6)))
     highest = cam.max().item()
     out.print(f"Right: the Grad-CAM of layer relu2; its highest value ({highest:.3g}) is the brightest.", style="dim")
     for name, value in captures.items():
@@ -172,13 +156,6 @@ def _print_inside(out: Console, evaluation: Path, idx: int) -> None:
             stats = value["activation_stats"]
             zeros = f"{stats['sparsity']:.0%} of the values are 0, mean {stats['mean']:.3g}, max {stats['max']:.3g}"
             out.print(f"{value['layer_name']}: {zeros}, non-finite {stats['non_finite']:.0f}")
-
-
-def _captioned(caption: str, content: RenderableType) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(Text(caption, style="dim"), content)
 
 
 def _print_how_to_read(out: Console, evaluation: Path, idx: int) -> None:

@@ -113,13 +113,12 @@ def verify(work_dir: Path, as_json: bool) -> None:
     captures = find_captures(work_dir)
     if not captures:
         raise PageError(no_captures(work_dir))
-    result = check_captures(captures)
+    facts, lines, exit_code = check_captures(captures)
     if as_json:
-        print_json({"work_dir": str(work_dir), **result.facts()})
+        print_json({"work_dir": str(work_dir), **facts})
     else:
-        for line in result.lines():
-            click.echo(line)
-    raise SystemExit(result.exit_code)
+        click.echo("\n".join(lines))
+    raise SystemExit(exit_code)
 
 
 @pages.command()

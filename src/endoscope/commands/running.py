@@ -1,4 +1,4 @@
-"""From a config file to a finished run, for ``endoscope train`` and ``endoscope eval``."""
+"""``endoscope train CONFIG`` and ``endoscope eval CONFIG``: from a config file to a finished run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _CONFIG = click.Path(dir_okay=False, path_type=Path)
 Job = Literal["train", "eval"]
 
 
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add CONFIG, ``--config-filepath CONFIG`` and ``--set key=value`` to a command."""
+def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     change = "Change a key of the config, as in --set optimizer.args.lr=0.01; may be repeated."
     command = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=change)(command)
     same = "The same as CONFIG; main.py and eval.py use this form."
@@ -25,8 +24,28 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("config", type=_CONFIG, required=False)(command)
 
 
-def run_config(job: Job, config: Path | None, config_filepath: Path | None, overrides: Sequence[str]) -> None:
-    """Run the job that a config file describes. An interrupted run exits with the signal's exit code."""
+@click.command()
+@_config_options
+def train(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
+    """Train a model as CONFIG describes.
+
+    CONFIG is a Python file with config = {...}. A run that was stopped is resumed.
+    """
+    _run_config("train", config, config_filepath, overrides)
+
+
+@click.command()
+@_config_options
+def eval(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
+    """Evaluate a model as CONFIG describes, with its debuggers enabled.
+
+    CONFIG is a Python file with config = {...}.
+    """
+    _run_config("eval", config, config_filepath, overrides)
+
+
+def _run_config(job: Job, config: Path | None, config_filepath: Path | None, overrides: Sequence[str]) -> None:
+    """Run the job. An interrupted run exits with the signal's exit code."""
     path = config or config_filepath
     if path is None:
         raise click.UsageError(f"no config file; expected: endoscope {job} CONFIG")
@@ -50,18 +69,17 @@ def _run(job: Job, path: Path, overrides: Sequence[str]) -> None:
     from endoscope.runners.config.settings import key_names
 
     # The runner comes first, because it defines which other keys exist.
-    config = load_config(path)
     of_runner = [override for override in overrides if override.partition("=")[0].strip() == "runner"]
-    config = apply_overrides(config, of_runner)
-    runner_class = _runner_class(job, config)
     others = [override for override in overrides if override not in of_runner]
+    config = apply_overrides(load_config(path), of_runner)
+    runner_class = _runner_class(job, config.get("runner"))
     runner = runner_class(apply_overrides(config, others, keys=key_names(runner_class.settings_class)))
     runner.run()
     runner.progress.say(f"to look at it:  endoscope view {quote(str(runner.settings.work_dir))}")
 
 
-def _runner_class(job: Job, config: dict[str, Any]) -> Any:
-    """The class under the config's key ``runner``, which is replaced by the class, or the default."""
+def _runner_class(job: Job, value: Any) -> Any:
+    """The class that the config's key ``runner`` names, or the default."""
     from endoscope.errors import ConfigError
     from endoscope.runners.config import kinds
     from endoscope.runners.config.settings import read_key
@@ -69,9 +87,9 @@ def _runner_class(job: Job, config: dict[str, Any]) -> Any:
     from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 
     default: type[BaseRunner] = SupervisedTrainer if job == "train" else SupervisedEvaluator
-    if config.get("runner") is None:
+    if value is None:
         return default
-    runner_class = config["runner"] = read_key("runner", config["runner"])
+    runner_class = read_key("runner", value)
     if not (issubclass(runner_class, BaseRunner) and getattr(runner_class, "job", None) == job):
         base = "BaseTrainer" if job == "train" else "BaseEvaluator"
         raise ConfigError(

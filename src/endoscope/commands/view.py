@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,7 +14,7 @@ from endoscope.errors import ConfigError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_EXPORTED = {"datapoints": "--datapoints", "worst": "--worst", "metric": "--metric", "epochs": "--epochs"}
+_FOR_EXPORT = ("datapoints", "worst", "metric", "epochs", "overwrite")
 
 
 class ViewerMissing(ConfigError):
@@ -21,12 +24,7 @@ class ViewerMissing(ConfigError):
 @click.command()
 @click.argument("work_dirs", metavar="WORK_DIR...", nargs=-1, required=True, type=_FOLDER)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0, the default, means any free port.")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on; any but loopback exposes the runs.",
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address; any but loopback exposes the runs.")
 @click.option("--no-browser", is_flag=True, help="Print the address, open no browser.")
 @click.option("--export", metavar="FILE.html", type=_FILE, help="Write a selection as one HTML file; serve nothing.")
 @click.option("--datapoints", metavar="3,17,42", help="Export these datapoints.")
@@ -52,71 +50,47 @@ def view(
 
     Each WORK_DIR is a run or a folder of runs. Nothing in them is changed.
     """
-    if export is not None:
-        _export(work_dirs, export, datapoints, worst, metric, epochs, overwrite=overwrite)
+    if export is None:
+        for option in _FOR_EXPORT:
+            if (value := context.params[option]) is not None and value is not False:
+                raise ConfigError(f"--{option} belongs to --export FILE.html; in the browser, choose there")
+        serve(work_dirs, host=host, port=port, browser=not no_browser)
         return
-    for_export = [option for name, option in _EXPORTED.items() if context.params[name] is not None]
-    if for_export or overwrite:
-        option = (for_export or ["--overwrite"])[0]
-        raise ConfigError(f"{option} needs --export FILE.html; without it, choose what to see in the browser")
-    serve(work_dirs, host=host, port=port, browser=not no_browser)
+    with _needs_packages():
+        from endoscope.report.export import Wanted
+        from endoscope.report.export import export as write
+    wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
+    size = write(work_dirs, export, wanted, overwrite=overwrite)
+    click.echo(f"wrote {export} ({size / 1e6:.1f} MB); it opens in any browser, without a server")
 
 
 def serve(work_dirs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, browser: bool) -> None:
     """Serve the runs until a signal. The address is printed when the server is ready."""
-    try:
+    with _needs_packages():
         from endoscope.viewer.security import is_loopback
         from endoscope.viewer.serve import Server
-    except ModuleNotFoundError as e:
-        raise _missing(e) from e
     if not is_loopback(host):
-        click.echo(
-            f"listening on {host}: anyone who has the address and its token can read these runs, and nothing is\n"
-            "encrypted; ssh -L is safer",
-            err=True,
-        )
+        text = f"listening at {host}: whoever has the address and its token can read these runs; nothing is encrypted"
+        click.echo(f"{text}, and ssh -L is safer", err=True)
 
     with Server(work_dirs, host=host, port=port) as server:
 
         def ready() -> None:
             click.echo(f"Endoscope shows the runs at {server.address} (Ctrl-C ends it)")
-            if browser:
-                _open(server.address)
+            if browser:  # in a thread, because opening some browsers blocks
+                threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
 
         server.run(ready)
 
 
-def _export(
-    work_dirs: Sequence[Path],
-    file: Path,
-    datapoints: str | None,
-    worst: int | None,
-    metric: str | None,
-    epochs: str | None,
-    *,
-    overwrite: bool,
-) -> None:
+@contextlib.contextmanager
+def _needs_packages() -> Iterator[None]:
+    """Raise `ViewerMissing` if an import in the block lacks a package; a missing module of our own is a bug."""
     try:
-        from endoscope.report.export import Wanted, export
+        yield
     except ModuleNotFoundError as e:
-        raise _missing(e) from e
-    wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
-    size = export(work_dirs, file, wanted, overwrite=overwrite)
-    click.echo(f"wrote {file} ({size / 1e6:.1f} MB); any browser opens it, without a server")
-
-
-def _missing(e: ModuleNotFoundError) -> Exception:
-    """The error for a missing package; a missing module of our own stays what it is."""
-    if e.name is None or e.name.partition(".")[0] == "endoscope":
-        return e
-    return ViewerMissing(
-        f"the viewer needs {e.name!r}, which is not installed; install it with: pip install 'endoscope[viewer]'"
-    )
-
-
-def _open(address: str) -> None:
-    """In a thread, because opening some browsers blocks."""
-    import threading
-    import webbrowser
-
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        if e.name is None or e.name.partition(".")[0] == "endoscope":
+            raise
+        raise ViewerMissing(
+            f"the viewer needs {e.name!r}, which is not installed; install it with: pip install 'endoscope[viewer]'"
+        ) from e

@@ -26,6 +26,7 @@ _PIECE = MB
 _AT_ONCE = 128 << 10  # bytes that one call decodes; meanwhile no other Python thread runs
 _OPEN = b' "per_datapoint": {\n'
 _CLOSE = b" }\n"
+_END = b"}\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,28 +106,22 @@ def _object(text: bytes) -> Any:
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
     """The lines of the datapoints, some at a time, without the comma after the last; nothing may follow them."""
-    rest = b""
-    while True:
-        block = file.read(_AT_ONCE)
-        lines, newline, rest = (rest + block).rpartition(b"\n")
-        lines += newline
-        is_empty = lines.startswith(_CLOSE)
-        end = 0 if is_empty else lines.find(b"\n" + _CLOSE) + 1
-        if end or is_empty:
-            after = lines[end + len(_CLOSE) :] + rest + file.read(_PIECE)
-            if len(after) > _PIECE or after.strip() != b"}":
-                raise Unreadable("it continues after per_datapoint")
-            if end:
-                yield lines[:end].rstrip(b"\n")
-            return
-        if not block:
+    lines: list[bytes] = []
+    size = 0
+    while (line := file.readline(_PIECE)) != _CLOSE:
+        lines.append(line)
+        size += len(line)
+        if not line:
             raise Unreadable("it ends before its last line")
-        if lines.endswith(b",\n"):
-            yield lines[:-2]
-        else:  # the last datapoint has no comma; the closing line is in the next block
-            rest = lines + rest
-        if len(rest) > 3 * _PIECE:
-            raise Unreadable(f"there is no comma and no end in {len(rest)} bytes")
+        if size >= _AT_ONCE and line.endswith(b",\n"):
+            yield b"".join(lines)[:-2]
+            lines, size = [], 0
+        if size > _AT_ONCE + 2 * _PIECE:
+            raise Unreadable(f"there is no comma and no end in {size} bytes")
+    if lines:
+        yield b"".join(lines)
+    if file.read(len(_END) + 1) != _END:
+        raise Unreadable("it continues after per_datapoint")
 
 
 class _Columns:
