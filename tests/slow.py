@@ -9,12 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SLOW = (
-    "tests/viewer/browser/",
-    "tests/examples/",
-    "tests/pages/test_kill.py",
-    "tests/concurrency/test_ranks.py",
-    "tests/runners/test_ranks.py",
+    "tests/architecture/test_import_cost.py",
     "tests/capturing/test_compile.py",
+    "tests/capturing/test_snapshot.py::test_no_tensor_kills_the_process",
+    "tests/commands/test_demo.py",
+    "tests/concurrency/test_fork.py",
+    "tests/concurrency/test_ranks.py",
+    "tests/examples/",
+    "tests/format/test_damage.py",
+    "tests/format/test_round_trip.py",
+    "tests/pages/test_disk_faults.py",
+    "tests/pages/test_kill.py",
+    "tests/report/test_export.py",
+    "tests/runners/test_buffer.py",
+    "tests/runners/test_config_file.py::test_forked_and_spawned_workers_find_the_classes_of_the_file",
+    "tests/runners/test_lock.py",
+    "tests/runners/test_ranks.py",
+    "tests/runners/test_resume.py",
+    "tests/runners/test_resume_variants.py",
+    "tests/runners/test_streams.py",
+    "tests/runners/test_wrong_use.py",
+    "tests/runs/test_status.py::test_a_real_process_that_is_killed",
+    "tests/viewer/browser/",
+    "tests/viewer/test_serve.py",
 )
 
 
