@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from endoscope.errors import DatapointNotFoundError, EndoscopeError, PageError, UntrustedPickleError
 from endoscope.pages.folders import page_files
 from endoscope.pages.reader import DebugOutputs
@@ -91,31 +93,23 @@ def no_captures(work_dir: Path) -> str:
     return f"no captures in {str(work_dir)!r}; looked for pages in it, in debugger/ and in epoch_*/debugger/{hint}"
 
 
-# ---------------------------------------------------------------- choosing
-@dataclass(frozen=True)
-class Choice:
-    """The capture that a command works on, and a remark if the user did not choose it."""
-
-    capture: Capture
-    remark: str | None = None
-
-
-def choose_capture(work_dir: Path, epoch: int | None) -> Choice:
-    """The capture of ``epoch``, or the last one that holds pages."""
+def choose_capture(work_dir: Path, epoch: int | None) -> Capture:
+    """The capture of ``epoch``, or the last one that holds pages; prints which, if there are several."""
     captures = [c for c in find_captures(work_dir) if c.files]
     if not captures:
         raise PageError(no_captures(work_dir))
-    if epoch is not None:
-        of_epoch = [c for c in captures if c.epoch == epoch]
-        if not of_epoch:
-            epochs = ", ".join(str(c.epoch) for c in captures if c.epoch is not None)
-            existing = f"its epochs with pages are {epochs}" if epochs else "it has no epochs; leave out --epoch"
-            raise DatapointNotFoundError(f"no pages of epoch {epoch} in {str(work_dir)!r}; {existing}")
-        return Choice(of_epoch[-1])
-    last = captures[-1]
-    if len(captures) == 1:
-        return Choice(last)
-    return Choice(last, f"{len(captures)} captures; using the last, {last.name}; choose another with --epoch")
+    if epoch is None:
+        last = captures[-1]
+        if len(captures) > 1:
+            remark = f"{len(captures)} captures; using the last, {last.name}; choose another with --epoch"
+            click.echo(remark, err=True)
+        return last
+    of_epoch = [c for c in captures if c.epoch == epoch]
+    if not of_epoch:
+        epochs = ", ".join(str(c.epoch) for c in captures if c.epoch is not None)
+        existing = f"its epochs with pages are {epochs}" if epochs else "it has no epochs; leave out --epoch"
+        raise DatapointNotFoundError(f"no pages of epoch {epoch} in {str(work_dir)!r}; {existing}")
+    return of_epoch[-1]
 
 
 # ---------------------------------------------------------------- facts

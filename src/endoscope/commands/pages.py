@@ -80,16 +80,14 @@ def show(work_dir: Path, idx: int, epoch: int | None, names: tuple[str, ...], as
     from endoscope.commands.datapoints import datapoint_facts
     from endoscope.commands.trees import ROUNDED, datapoint_tree, notes_tree
 
-    choice = choose_capture(work_dir, epoch)
-    with choice.capture.open() as outputs:
+    capture = choose_capture(work_dir, epoch)
+    with capture.open() as outputs:
         facts = datapoint_facts(outputs, idx, names)
-    if choice.remark:
-        click.echo(choice.remark, err=True)
     if as_json:
-        print_json({"capture": choice.capture.name, "epoch": choice.capture.epoch, **facts})
+        print_json({"capture": capture.name, "epoch": capture.epoch, **facts})
     else:
         out = console()
-        out.print(datapoint_tree(f"datapoint {idx} in {choice.capture.name}", facts["debuggers"]))
+        out.print(datapoint_tree(f"datapoint {idx} in {capture.name}", facts["debuggers"]))
         if facts["notes"]:
             out.print(notes_tree(facts["notes"]))
         out.print(ROUNDED, style="dim")
@@ -145,10 +143,8 @@ def export(
     from endoscope.commands.captures import choose_capture
     from endoscope.commands.exports import export_datapoints
 
-    choice = choose_capture(work_dir, epoch)
-    if choice.remark:
-        click.echo(choice.remark, err=True)
-    result = export_datapoints(choice.capture, out, indices=indices, names=names, overwrite=overwrite)
+    capture = choose_capture(work_dir, epoch)
+    result = export_datapoints(capture, out, indices=indices, names=names, overwrite=overwrite)
     for damage in result.damage:
         click.echo(f"left out: {damage}", err=True)
     for line in result.lines():
