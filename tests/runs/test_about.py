@@ -65,7 +65,7 @@ def test_what_is_no_run(about: Any, problem: str, tmp_path: Path) -> None:
         ("pid", 10**300, f"{str(10**300)[:44]}; expected a whole number, 0 or more"),
         ("epochs", float("nan"), "nan; expected a whole number, 0 or more"),
         ("epochs", [[[]]], "a list; expected a whole number, 0 or more"),
-        ("checkpoint_epochs", [1, "2"], "a list; expected a whole number, 0 or more"),
+        ("checkpoint_epochs", [1, "2"], "a list; expected a list of whole numbers, 0 or more"),
         ("checkpoint_epochs", 3, "3; expected a list of whole numbers"),
         ("class_names", "red", "'red'; expected a list of texts"),
         ("class_names", [1], "a list; expected a list of texts"),

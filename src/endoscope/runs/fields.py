@@ -59,22 +59,10 @@ def text(value: Any) -> str:
     return value
 
 
-def texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError("expected a list of texts")
-    return tuple(value)
-
-
 def count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("expected a whole number, 0 or more")
     return value
-
-
-def counts(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list of whole numbers")
-    return tuple(map(count, value))
 
 
 def number(value: Any) -> float:
@@ -83,10 +71,25 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    return _items(value, text, "texts")
+
+
+def counts(value: Any) -> tuple[int, ...]:
+    return _items(value, count, "whole numbers, 0 or more")
+
+
 def numbers(value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list of numbers")
-    return tuple(map(number, value))
+    return _items(value, number, "numbers")
+
+
+def _items(value: Any, read: Callable[[Any], T], what: str) -> tuple[T, ...]:
+    try:
+        if isinstance(value, list):
+            return tuple(map(read, value))
+    except ValueError:
+        pass
+    raise ValueError(f"expected a list of {what}")
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from endoscope.runs.files import (
     MB,
     Decoded,
     Files,
-    Identity,
     Missing,
     Unreadable,
     identity,
@@ -45,7 +44,6 @@ MAX_EPOCHS = 100_000
 _OPEN_FOLDERS = 16  # folders of pages that stay open
 
 Losses = Mapping[str, NDArray[np.float64]]
-_State = tuple[tuple[str, Identity], ...]
 
 
 class RunNotFoundError(EndoscopeError, FileNotFoundError):
@@ -79,7 +77,6 @@ class Run:
     def name(self) -> str:
         return self.path.name or str(self.path)
 
-    # ---- what it is
     @property
     def about(self) -> About:
         """The contents of run.json; empty if there is none."""
@@ -132,7 +129,6 @@ class Run:
         newest = next((scores for epoch in reversed(self.epochs) if (scores := epoch.scores) is not None), None)
         return newest.directions if newest is not None else {}
 
-    # ---- what it has done
     def score_labels(self, names: Iterable[str]) -> dict[str, str]:
         """The display names of scores; a score of one class has the name of the class."""
         about = self.about
@@ -166,7 +162,6 @@ class Run:
         """``inputs``, ``labels`` and ``meta_info`` of the saved datapoints; None if none was saved."""
         return self._pages.open(layout.DATAPOINTS)
 
-    # ---- problems
     @property
     def problems(self) -> list[str]:
         """What could not be read of run.json, config.json, progress.json and of everything read so far."""
@@ -267,8 +262,8 @@ class _Pages:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._open: dict[str, tuple[_State, DebugOutputs]] = {}
-        self._damage: dict[str, tuple[int, list[Damage]]] = {}  # of closed folders, with a hash of their state
+        self._open: dict[str, DebugOutputs] = {}  # the most recently used last
+        self._seen: dict[str, tuple[int, list[Damage]]] = {}  # by folder: the state of its files, and their damage
         self._lock = threading.Lock()
 
     def open(self, name: str) -> DebugOutputs | None:
@@ -286,42 +281,30 @@ class _Pages:
         state, listing = _listed(self._files.root, name)
         if listing.pickles and not listing.pages:
             return None, ["it holds pickle pages, which can run code and are not opened; see endoscope pages import"]
-        entry = self._open.pop(name, None)
-        if entry is None or entry[0] != state:
-            entry = state, self._opened(name, state, listing)
-        self._open[name] = entry  # the most recently used last
+        outputs = self._open.pop(name, None)
+        earlier, damage = self._seen.get(name, (None, []))
+        if outputs is None or state != earlier:
+            outputs = DebugOutputs(self._files.root / name, listing=listing)
+            if state == earlier:  # it was closed meanwhile, and its damage is not forgotten
+                outputs.seen_damage += [each for each in damage if each not in outputs.seen_damage]
+        self._open[name], self._seen[name] = outputs, (state, outputs.seen_damage)
         if len(self._open) > _OPEN_FOLDERS:
-            oldest = next(iter(self._open))
-            its_state, outputs = self._open.pop(oldest)  # closes when its last user releases it
-            if outputs.seen_damage:
-                self._damage[oldest] = hash(its_state), outputs.seen_damage
-        return entry[1], [str(damage) for damage in entry[1].seen_damage]
-
-    def _opened(self, name: str, state: _State, listing: Listing) -> DebugOutputs:
-        """Open a folder; damage that was seen when the same files were open before is not forgotten."""
-        outputs = DebugOutputs(self._files.root / name, listing=listing)
-        its_state, earlier = self._damage.pop(name, (0, []))
-        if its_state == hash(state):
-            seen = {*outputs.seen_damage}
-            outputs.seen_damage += [damage for damage in earlier if damage not in seen]
-        return outputs
+            self._open.pop(next(iter(self._open)))  # closes when its last user releases it
+        return outputs, [str(each) for each in outputs.seen_damage]
 
     def damage_seen(self, name: str) -> int:
         with self._lock:
-            return len(self._open[name][1].seen_damage if name in self._open else self._damage.get(name, (0, []))[1])
+            return len(self._seen[name][1]) if name in self._seen else 0
 
 
-def _listed(root: Path, name: str) -> tuple[_State, Listing]:
-    """The state of a folder's pages and catalogues, and its listing."""
+def _listed(root: Path, name: str) -> tuple[int, Listing]:
+    """The state of a folder's pages and catalogues, as a hash, and its listing."""
     with open_folder(root, name) as fd, os.scandir(fd) as entries:
         by_name = {entry.name: entry for entry in entries}
         listing = sort_names(by_name)
-        files = [
-            *listing.catalogues,
-            *(f"{page}.{part}" for page in listing.pages for part in ("jsonl", "safetensors")),
-        ]
-        state = ((file, identity(by_name[file].stat(follow_symlinks=False))) for file in files if file in by_name)
-        return tuple(state), listing
+        of_pages = (f"{page}.{part}" for page in listing.pages for part in ("jsonl", "safetensors"))
+        files = (file for file in (*listing.catalogues, *of_pages) if file in by_name)
+        return hash(tuple((file, identity(by_name[file].stat(follow_symlinks=False))) for file in files)), listing
 
 
 def _read_plain(file: BinaryIO) -> Decoded[Any]:
