@@ -1,19 +1,4 @@
-"""The exception tree.
-
-    EndoscopeError
-    ├── ConfigError (ValueError)                    a setting that cannot work
-    │   └── LayerNotFoundError (KeyError)           no layer has that name
-    ├── DatapointError (ValueError)                 a datapoint without a usable ``meta_info.idx``
-    ├── DebuggerError (RuntimeError)                a debugger raised, and ``on_error="raise"``
-    ├── PageError (OSError)                         a file or folder of pages cannot be used
-    │   ├── FolderInUseError (FileExistsError)      the folder already holds pages
-    │   ├── PageFormatError (ValueError)            not a page, or written by a newer version
-    │   ├── DamagedRecordError (ValueError)         the bytes of a record changed after it was written
-    │   └── UntrustedPickleError (PermissionError)  a pickle page that the caller did not trust
-    └── DatapointNotFoundError (KeyError)           the run has no such datapoint, or no value of that debugger
-
-Each class also inherits the builtin that callers expect, so that ``except KeyError`` works.
-"""
+"""The exceptions. Each also inherits the builtin that callers expect, so that ``except KeyError`` works."""
 
 from __future__ import annotations
 

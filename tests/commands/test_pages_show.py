@@ -187,7 +187,7 @@ def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, r
         (["99"], "no datapoint 99 in '{folder}', which holds 2 datapoints, 3 to 5"),
         (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; its epochs with pages are 1"),
         (["3", "--debugger", "featurs"], "datapoint 3 has nothing from 'featurs'; closest: 'features'"),
-        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; its debuggers are 'features', 'given'"),
+        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; the debuggers are 'features', 'given'"),
         (
             ["3", "--debugger", "unused"],
             "datapoint 3 has nothing from 'unused': the layer did not run in this forward (on this thread)",

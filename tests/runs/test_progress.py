@@ -51,7 +51,10 @@ def test_epochs_come_in_order_and_the_last_entry_counts(tmp_path: Path) -> None:
         ({"epochs": [{"epoch": 0, "loss": []}]}, "epochs.0.loss is a list; expected an object"),
         ({"epochs": [{"epoch": 0, "scores": {"a": "b"}}]}, "epochs.0.scores.a is 'b'; expected a number"),
         ({"epochs": [{"epoch": 0, "scores": {"a": 10**400}}]}, "epochs.0.scores.a is 1000"),
-        ({"epochs": [{"epoch": 0, "learning_rates": [None]}]}, "epochs.0.learning_rates is a list; expected a list of numbers"),
+        (
+            {"epochs": [{"epoch": 0, "learning_rates": [None]}]},
+            "epochs.0.learning_rates is a list; expected a list",
+        ),
         ({"now": "here"}, "now is 'here'; expected an object"),
         ({"now": {"stage": 1}}, "now.stage is 1; expected text"),
     ],

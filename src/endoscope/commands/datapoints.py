@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from endoscope.commands.describe import as_json, describe
@@ -48,9 +48,9 @@ def matches(query: str, name: str) -> bool:
     return name == query or name.startswith(f"{query}/")
 
 
-def alternatives(name: str, existing: Iterable[str]) -> str:
+def alternatives(name: str, existing: Collection[str]) -> str:
     """The end of a message about an unknown debugger: the nearest names, or all of them."""
-    return closest(name, existing) or f"; its debuggers are {', '.join(map(repr, existing)) or 'none'}"
+    return closest(name, existing) or f"; the debuggers are {', '.join(map(repr, existing)) or 'none'}"
 
 
 def _reason(name: str, notes: dict[str, Any]) -> str | None:

@@ -7,32 +7,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
-
-def _work_dir(command: F) -> F:
-    return click.argument("work_dir", type=_FOLDER)(command)
-
-
-def _as_json(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
-def _epoch(command: F) -> F:
-    return click.option("--epoch", type=int, help="The epoch; by default the last one.")(command)
-
-
-def _debugger(command: F) -> F:
-    about = "Only this debugger; may be repeated."
-    return click.option("--debugger", "names", multiple=True, metavar="NAME", help=about)(command)
+_work_dir = click.argument("work_dir", type=_FOLDER)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_epoch = click.option("--epoch", type=int, help="The epoch; by default the last one.")
+_debugger = click.option(
+    "--debugger", "names", multiple=True, metavar="NAME", help="Only this debugger; may be repeated."
+)
 
 
 @click.group()

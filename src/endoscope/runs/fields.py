@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
@@ -84,11 +85,9 @@ def numbers(value: Any) -> tuple[float, ...]:
 
 
 def _items(value: Any, read: Callable[[Any], T], what: str) -> tuple[T, ...]:
-    try:
-        if isinstance(value, list):
+    if isinstance(value, list):
+        with contextlib.suppress(ValueError):
             return tuple(map(read, value))
-    except ValueError:
-        pass
     raise ValueError(f"expected a list of {what}")
 
 
