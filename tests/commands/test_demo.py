@@ -1,4 +1,4 @@
-"""``endoscope demo``: it runs, saves what it says, and what it prints to type really works."""
+"""``endoscope demo`` runs, saves what it promises, and the commands that it prints work."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_splits_share_no_digit_and_idx_is_scikit_learns() -> None:
     assert all(int(d["labels"]) == target[d["meta_info"]["idx"]] for d in splits[1])
 
 
-def test_what_it_looks_at_is_what_the_model_computes(tmp_path: Path) -> None:
+def test_captures_are_what_the_model_computes(tmp_path: Path) -> None:
     SupervisedTrainer(training_config(tmp_path / "a", epochs=1)).run()
     scores = SupervisedEvaluator(evaluation_config(tmp_path / "b", tmp_path / "a")).run()
     model = DigitNet()
@@ -155,7 +155,7 @@ def test_it_ends_in_the_viewer_until_it_is_interrupted(tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_without_the_viewers_packages_it_says_what_to_install(
+def test_without_the_viewers_packages_it_prints_what_to_install(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -167,14 +167,14 @@ def test_without_the_viewers_packages_it_says_what_to_install(
     assert last.endswith("pip install 'endoscope[viewer]'")
 
 
-def test_switched_off_it_says_so(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_it_is_refused(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENDOSCOPE", "off")
     result = run("demo", "--work-dir", tmp_path / "new")
     assert result.exit_code == 2
     assert "ENDOSCOPE=off" in result.stderr
 
 
-def test_pictures_are_colour_on_a_terminal_and_characters_elsewhere() -> None:
+def test_pictures_have_colours_on_a_terminal_and_characters_elsewhere() -> None:
     pixels = normalised([[0.0, 1.0], [2.0, 4.0]])
     assert pixels == [[0.0, 0.25], [0.5, 1.0]]
     assert normalised([[-1.0, 0.0]]) == [[0.0, 0.0]]

@@ -1,4 +1,4 @@
-"""``endoscope pages import``: pickles are opened when someone has said that they are trusted, and never else."""
+"""``endoscope pages import``: pickles are opened only after the user has confirmed that they are trusted."""
 
 from __future__ import annotations
 

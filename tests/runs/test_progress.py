@@ -59,8 +59,8 @@ def test_epochs_come_in_order_and_the_last_entry_counts(tmp_path: Path) -> None:
         ({"now": {"stage": 1}}, "now.stage is 1; expected text"),
     ],
 )
-def test_what_is_wrong_is_told(progress: Any, problem: str, tmp_path: Path) -> None:
-    assert any(told.startswith(problem) for told in read(tmp_path, progress)[1])
+def test_invalid_fields_are_reported(progress: Any, problem: str, tmp_path: Path) -> None:
+    assert any(message.startswith(problem) for message in read(tmp_path, progress)[1])
 
 
 def test_a_wrong_entry_leaves_the_others(tmp_path: Path) -> None:

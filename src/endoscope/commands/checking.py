@@ -18,19 +18,18 @@ def check_captures(captures: Sequence[Capture]) -> tuple[dict[str, Any], list[st
     """Read and verify every byte, with a progress line on a terminal; returns facts, lines of text and exit code."""
     all_facts: list[dict[str, Any]] = []
     lines: list[str] = []
-    with progress(captures, "checking captures") as remaining:
-        for capture in remaining:
-            facts = capture_facts(capture)
-            if capture.is_pickle:
-                facts |= {"checked": False, "damage": None}
-                lines.append(f"{printable(capture.name)}: not checked, because opening pickle pages can run code")
-            else:
-                with reading(capture.folder):
-                    damage = verify_folder(capture.folder)
-                as_json = [{**asdict(d), "indices": list(d.indices)} for d in damage]
-                facts |= {"checked": True, "damaged": len(damage), "damage": as_json}
-                lines += [printable(f"{capture.name}/{d}") for d in damage]
-            all_facts.append(facts)
+    for capture in progress(captures, "checking captures"):
+        facts = capture_facts(capture)
+        if capture.is_pickle:
+            facts |= {"checked": False, "damage": None}
+            lines.append(f"{printable(capture.name)}: not checked, because opening pickle pages can run code")
+        else:
+            with reading(capture.folder):
+                damage = verify_folder(capture.folder)
+            as_json = [{**asdict(d), "indices": list(d.indices)} for d in damage]
+            facts |= {"checked": True, "damaged": len(damage), "damage": as_json}
+            lines += [printable(f"{capture.name}/{d}") for d in damage]
+        all_facts.append(facts)
     checked = [facts for facts in all_facts if facts["checked"]]
     damaged = sum(facts["damaged"] for facts in checked)
     result = f"damaged: {damaged}" if damaged else "no damage" if checked else "nothing was checked"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import track
 
 PIPE_WIDTH = 200
 """Columns of a pipe or file, unless ``COLUMNS`` is set."""
@@ -31,17 +30,7 @@ def print_json(facts: Any) -> None:
     click.echo(json.dumps(facts, indent=2, allow_nan=False))
 
 
-@contextmanager
-def progress(items: Sequence[T], unit: str) -> Iterator[Iterator[T]]:
-    """Iterate over ``items`` with a progress line on stderr, if that is a terminal."""
+def progress(items: Sequence[T], what: str) -> Iterable[T]:
+    """The items one by one, with a progress line on stderr, if that is a terminal."""
     printer = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn(unit), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=printer, transient=True, disable=not printer.is_terminal) as bar:
-        task = bar.add_task(unit, total=len(items))
-
-        def advancing() -> Iterator[T]:
-            for item in items:
-                yield item
-                bar.advance(task)
-
-        yield advancing()
+    return track(items, what, console=printer, transient=True, disable=not printer.is_terminal)

@@ -48,13 +48,12 @@ def export_datapoints(
         damage = [] if indices else [printable(str(d)) for d in outputs.seen_damage]
         existing: dict[str, None] = {}  # in order
         written = 0
-        with progress(selected, "exporting") as remaining:
-            for idx in remaining:
-                try:
-                    existing |= dict.fromkeys(outputs.list(idx) if names else ())
-                    written += _write(outputs, export, idx, names, damage)
-                except DamagedRecordError as e:
-                    damage.append(printable(str(e)))
+        for idx in progress(selected, "exporting"):
+            try:
+                existing |= dict.fromkeys(outputs.list(idx) if names else ())
+                written += _write(outputs, export, idx, names, damage)
+            except DamagedRecordError as e:
+                damage.append(printable(str(e)))
         for name in names:
             _check_name(name, existing)
     return Exported(path, written, export.tensors, export.changes, damage)

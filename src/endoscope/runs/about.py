@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from endoscope.runs import fields
 from endoscope.runs.fields import Fields
-from endoscope.runs.files import Decoded, Unreadable, load_json, plain
+from endoscope.runs.files import Decoded, load_json, plain
 from endoscope.runs.scores import Direction
 
 FORMAT = "endoscope-run"
@@ -55,13 +55,7 @@ class About:
 def read_about(file: BinaryIO) -> Decoded[About]:
     """The contents of a run.json, and what is wrong with them."""
     content = plain(load_json(file))
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise Unreadable(f"its format is not {FORMAT!r}")
-    version = content.get("version")
-    if type(version) is not int or version < 1:
-        raise Unreadable(f"its version is {fields.shown(version)}; expected {VERSION}")
-    if version > VERSION:
-        raise Unreadable(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
+    fields.check_format(content, FORMAT, VERSION)
     f = Fields(content)
     about = About(
         job=f.take("job", _one_of(Job)),

@@ -47,6 +47,17 @@ class Fields:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def check_format(content: Any, name: str, version: int) -> None:
+    """Raise ValueError unless ``content`` is an object in this format, in a version that we read."""
+    if not isinstance(content, dict) or content.get("format") != name:
+        raise ValueError(f"its format is not {name!r}")
+    its_version = content.get("version")
+    if type(its_version) is not int or its_version < 1:
+        raise ValueError(f"its version is {shown(its_version)}; expected {version}")
+    if its_version > version:
+        raise ValueError(f"it has version {its_version}, this Endoscope reads {version}; upgrade Endoscope")
+
+
 def shown(value: Any) -> str:
     """A value in a message: short text and numbers as they are, others by their type."""
     if isinstance(value, (str, int, float)):

@@ -158,13 +158,7 @@ def decode(text: str | bytes) -> Scores:
 
 def decode_head(content: Any) -> Scores:
     """Everything but the scores of each datapoint."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT!r}")
-    version = content.get("version")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"its version is {version!r}, expected {VERSION}")
-    if version > VERSION:
-        raise ValueError(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
+    fields.check_format(content, FORMAT, VERSION)
     split, epoch = content.get("split"), content.get("epoch")
     if split not in (None, *get_args(Split)):
         raise ValueError(f"split is {split!r}")
