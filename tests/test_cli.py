@@ -1,4 +1,4 @@
-"""The ``endoscope`` command itself: it answers at once, and its errors are messages."""
+"""The ``endoscope`` command: it starts fast, and its errors are messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_help_names_every_command() -> None:
     ("name", "message"),
     [
         ("page", "no command 'page'; closest: 'pages'"),
-        ("x", "no command 'x'; there are: demo, eval, pages, train, view"),
+        ("x", "no command 'x'; the commands are demo, eval, pages, train, view"),
     ],
 )
 def test_an_unknown_command(name: str, message: str) -> None:
@@ -72,7 +72,7 @@ def test_an_unknown_command(name: str, message: str) -> None:
     assert result.stderr.endswith(f"Error: {message}\n")
 
 
-def test_what_is_not_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(work_dir: object) -> object:
         raise ZeroDivisionError("a bug")
 
@@ -81,7 +81,7 @@ def test_what_is_not_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_pat
         CliRunner().invoke(main, ["pages", "list", str(tmp_path)], catch_exceptions=False)
 
 
-def test_a_terminal_without_unicode_is_served(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode(tmp_path: Path) -> None:
     folder = tmp_path / "ü…"
     folder.mkdir()
     command = [sys.executable, "-c", "from endoscope.cli import main; main()", "pages", "list", str(folder)]

@@ -1,4 +1,4 @@
-"""ENDOSCOPE=off: everything that uses Endoscope goes on, and nothing is captured."""
+"""ENDOSCOPE=off: programs that use Endoscope work as before, and nothing is captured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hooks_on(model: nn.Module) -> int:
 
 
 def run(model: nn.Module, debugger: SequentialDebugger) -> dict[str, Any]:
-    """A loop as it stands in a training script."""
+    """A loop as in a training script."""
     x = torch.ones(1, 1, 4, 4)
     for idx in range(3):
         outputs = model(x)
@@ -81,8 +81,8 @@ def test_not_off(
     assert caplog.records == []
 
 
-def test_switched_off_between(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is read when a debugger is enabled: what was enabled before goes on until it is disabled."""
+def test_switched_off_while_enabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The variable is read when a debugger is enabled; a debugger that is already enabled stays enabled."""
     model = net()
     debugger = SequentialDebugger(NODES, model, output_dir=tmp_path / "debugger")
     debugger.enabled = True
@@ -95,7 +95,7 @@ def test_switched_off_between(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_a_wrong_configuration_is_still_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off is no reason to find a mistake three weeks later."""
+    """Mistakes are reported even when nothing is captured."""
     monkeypatch.setenv("ENDOSCOPE", "off")
     with pytest.raises(KeyError, match="no layer is called 'O'"):
         SequentialDebugger([{"name": "x", "debugger_config": Output("O")}], net())
@@ -132,7 +132,7 @@ def test_what_ran_while_disabled_is_not_captured(tmp_path: Path) -> None:
 
 
 class Unhookable(nn.Module):
-    """As a ScriptModule is: torch refuses to attach hooks to it."""
+    """Like a ScriptModule, which refuses hooks."""
 
     def register_forward_hook(self, *args: Any, **options: Any) -> Any:
         raise RuntimeError("register_forward_hook is not supported on ScriptModules")
@@ -142,7 +142,7 @@ class Unhookable(nn.Module):
 
 
 def test_a_failed_attachment_leaves_no_hook(tmp_path: Path) -> None:
-    """Refused with a message of ours before the first step; nothing stays half attached."""
+    """Refused with our error before the first step; no hook stays attached."""
     model = nn.Sequential(nn.Linear(1, 1), Unhookable(), nn.Linear(1, 1))
     debugger = SequentialDebugger(NODES[:1], model, output_dir=tmp_path / "debugger")
     with pytest.raises(EndoscopeError, match="'1'"):

@@ -9,8 +9,7 @@
 >>> get_layer_by_name(model, "1")
 ReLU()
 
-The public names below are imported when they are first used, so that ``import endoscope`` costs nothing and changes
-nothing global.
+The public names are imported on first use: ``import endoscope`` is fast and changes nothing global.
 """
 
 from __future__ import annotations

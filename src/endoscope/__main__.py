@@ -1,4 +1,4 @@
-"""``python -m endoscope`` does what ``endoscope`` does."""
+"""``python -m endoscope`` is the same as ``endoscope``."""
 
 from endoscope.cli import main
 

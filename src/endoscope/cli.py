@@ -1,7 +1,7 @@
-"""The ``endoscope`` command: which subcommands there are, and how an error reaches the person who typed.
+"""The ``endoscope`` command: its subcommands, and errors as messages with exit codes.
 
-The subcommands are in `endoscope.commands`, imported when they are named; what they import in turn (torch, rich) they
-import when they run, so that ``endoscope --help`` answers at once.
+The subcommands are in `endoscope.commands` and are imported when they are named. They import torch and rich only when
+they run, so that ``endoscope --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from endoscope.errors import DamagedRecordError, EndoscopeError, closest
 
 COMMANDS = {
     "demo": "endoscope.commands.demo",
-    "eval": "endoscope.commands.eval",
+    "eval": "endoscope.commands.running",
     "pages": "endoscope.commands.pages",
-    "train": "endoscope.commands.train",
+    "train": "endoscope.commands.running",
     "view": "endoscope.commands.view",
 }
-"""Each subcommand and the module that has it, under the same name."""
+"""Each subcommand and the module that defines it under the same name."""
 
 
-class _Wrong(click.ClickException):
-    """An `EndoscopeError` as a message: input that cannot work."""
+class _WrongInput(click.ClickException):
+    """An `EndoscopeError` as a message."""
 
     exit_code = 2
 
     def __init__(self, error: EndoscopeError) -> None:
-        several = os.environ.get("WORLD_SIZE", "") not in ("", "1")  # under torchrun each says who it is
-        who = f"rank {os.environ.get('RANK')}: " if several else ""
-        super().__init__(who + "\n".join(map(printable, str(error).split("\n"))))
+        several_ranks = os.environ.get("WORLD_SIZE", "") not in ("", "1")
+        rank = f"rank {os.environ.get('RANK')}: " if several_ranks else ""
+        super().__init__(rank + "\n".join(map(printable, str(error).split("\n"))))
 
 
-class _Damaged(_Wrong):
-    """The input was right, but what it names is damaged."""
+class _Damaged(_WrongInput):
+    """The input was right, but it names damaged data."""
 
     exit_code = 1
 
@@ -59,20 +59,21 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"no command {args[0]!r}{closest(args[0], COMMANDS) or '; there are: ' + ', '.join(COMMANDS)}")
+            hint = closest(args[0], COMMANDS) or f"; the commands are {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except EndoscopeError as e:
-            raise (_Damaged if isinstance(e, DamagedRecordError) else _Wrong)(e) from e
+            raise (_Damaged if isinstance(e, DamagedRecordError) else _WrongInput)(e) from e
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("endoscope", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="endoscope")
 def main() -> None:
     """See inside a PyTorch model while it trains, and find out why it fails."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode shows '?', and not a traceback
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows '?' instead of a traceback

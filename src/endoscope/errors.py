@@ -1,19 +1,4 @@
-"""The exception tree.
-
-    EndoscopeError
-    ├── ConfigError (ValueError)          a setting that cannot work, found before the first step
-    │   └── LayerNotFoundError (KeyError)   no layer has that name
-    ├── DatapointError (ValueError)       a datapoint without a usable ``meta_info.idx``
-    ├── DebuggerError (RuntimeError)      a debugger raised, and ``on_error="raise"``
-    ├── PageError (OSError)               something on disk cannot be used
-    │   ├── FolderInUseError (FileExistsError)  the folder already holds pages
-    │   ├── PageFormatError (ValueError)    not a page, or written by a newer version
-    │   ├── DamagedRecordError (ValueError)  one record's bytes are not what was written
-    │   └── UntrustedPickleError (PermissionError)  a pickle page, and nobody said that it is trusted
-    └── DatapointNotFoundError (KeyError)  the run holds no such datapoint, or no such debugger for it
-
-Each class also inherits the builtin that callers would expect, so that ``except KeyError`` works.
-"""
+"""The exceptions. Each also inherits the builtin that callers expect, so that ``except KeyError`` works."""
 
 from __future__ import annotations
 
@@ -25,7 +10,7 @@ class EndoscopeError(Exception):
     """Every error that Endoscope raises on purpose."""
 
     def __str__(self) -> str:
-        # KeyError would show repr(message): quotes and escapes round a sentence meant for a person.
+        # KeyError would show repr(message), with quotes and escapes around the sentence.
         return str(self.args[0]) if self.args else ""
 
 
@@ -46,7 +31,7 @@ class DebuggerError(EndoscopeError, RuntimeError):
 
 
 class PageError(EndoscopeError, OSError):
-    """Something on disk cannot be used."""
+    """A file or folder of pages cannot be used."""
 
 
 class FolderInUseError(PageError, FileExistsError):
@@ -58,19 +43,19 @@ class PageFormatError(PageError, ValueError):
 
 
 class DamagedRecordError(PageError, ValueError):
-    """A record's bytes are not the ones that were written."""
+    """The bytes of a record changed after it was written."""
 
 
 class UntrustedPickleError(PageError, PermissionError):
-    """A pickle page may run code when opened, and nobody said that it is trusted."""
+    """A pickle page can run code when it is opened, and the caller did not trust it."""
 
 
 class DatapointNotFoundError(EndoscopeError, KeyError):
-    """The run holds no such datapoint, or no such debugger for it."""
+    """The run has no such datapoint, or no value of that debugger for it."""
 
 
 def closest(name: str, known: Iterable[str], *, most: int = 3) -> str:
-    """The nearest spellings, ready to be put at the end of a message; empty when nothing is near.
+    """The nearest spellings, as the end of a message; empty when nothing is near.
 
     >>> closest("layr4", ["layer4", "head"])
     "; closest: 'layer4'"

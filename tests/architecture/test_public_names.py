@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,26 @@ def test_the_short_import_paths_hand_out_the_same_objects(module: str) -> None:
         value = getattr(short, name)
         assert value is getattr(importlib.import_module(value.__module__), name)
         assert value.__module__.startswith("endoscope.")
+
+
+# ---------------------------------------------------------------- names of modules
+SRC = Path(endoscope.__file__).parent
+
+
+def clashes(modules: Iterable[str], names: Iterable[str]) -> set[str]:
+    """The modules of endoscope, at any depth, whose own name is a public name."""
+    public = set(names)
+    return {module for module in modules if module.rpartition(".")[2] in public}
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Importing a submodule binds it in its package: ``endoscope.capture`` would become a module."""
+    paths = [path.relative_to(SRC).with_suffix("") for path in SRC.rglob("*.py")]
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    assert {"capturing.hooks", "pages.reader", "capturing"} <= {*modules}
+    assert clashes(modules, endoscope.__all__) == set()
+
+
+def test_twin_a_clash_is_noticed_at_any_depth() -> None:
+    modules = ["capturing", "capture", "pages.per_datapoint", "watching"]
+    assert clashes(modules, ["capture", "watch", "per_datapoint"]) == {"capture", "pages.per_datapoint"}

@@ -1,4 +1,4 @@
-"""Real captures for the commands to work on, and how to damage one."""
+"""Real captures for the commands, and how to damage one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endoscope.debuggers import BaseDebugger, FeatureMapDebugger, SequentialDebu
 
 
 class Given(BaseDebugger):
-    """Returns what the datapoint brings under ``given``."""
+    """Returns the datapoint's value under ``given``."""
 
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:
         return datapoint["given"]
@@ -42,7 +42,7 @@ Run = Callable[..., Result]
 
 
 class Captured:
-    """Makes captures: ``captured(folder, {idx: given})`` runs the model once on each datapoint."""
+    """Creates captures: ``captured(folder, {idx: given})`` runs the model once on each datapoint."""
 
     def __init__(self) -> None:
         torch.manual_seed(3)

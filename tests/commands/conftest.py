@@ -14,12 +14,12 @@ def captured() -> Captured:
 
 @pytest.fixture
 def run() -> Run:
-    """``run("pages", "list", folder)`` gives the command's result; what it fails to catch is raised here."""
+    """``run("pages", "list", folder)`` gives the command's result; other exceptions are raised."""
     runner = CliRunner()
     return lambda *args, **more: runner.invoke(main, [*map(str, args)], catch_exceptions=False, **more)
 
 
 @pytest.fixture(autouse=True)
 def no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output goes to a pipe here; pytest's workers set a width all the same."""
+    """pytest's workers set COLUMNS, although the output goes to a pipe."""
     monkeypatch.delenv("COLUMNS", raising=False)

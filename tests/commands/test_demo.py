@@ -1,4 +1,4 @@
-"""``endoscope demo``: it runs, saves what it says, and what it prints to type really works."""
+"""``endoscope demo`` runs, saves what it promises, and the commands that it prints work."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from tests.commands.captured import Run
+from tests.golden.masking import masked
 
 from endoscope import load_debug_outputs
 from endoscope.commands.digits import DigitNet, Digits, evaluation_config, training_config
 from endoscope.commands.pictures import normalised, picture
 from endoscope.pages.verify import verify_folder
+from endoscope.render.colours import GREY
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state.checkpoints import load_checkpoint
 from endoscope.runs.scores import read_scores
@@ -36,11 +39,14 @@ def snippet(output: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in shown[1].splitlines())
 
 
-def test_the_demo_from_end_to_end(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_from_end_to_end(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]
+) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     result = run("demo", "--epochs", 1, "--no-view")
     assert result.exit_code == 0
+    golden("demo", masked(re.sub(r"(?m)^ *the digit .*\n([ .:=+*#%@-]*\n)+", "PICTURES\n", result.stdout)))
     assert "http" not in result.stdout
     assert torch.get_num_threads() == threads
     (work_dir,) = Path("runs").iterdir()
@@ -85,7 +91,7 @@ def test_splits_share_no_digit_and_idx_is_scikit_learns() -> None:
     assert all(int(d["labels"]) == target[d["meta_info"]["idx"]] for d in splits[1])
 
 
-def test_what_it_looks_at_is_what_the_model_computes(tmp_path: Path) -> None:
+def test_captures_are_what_the_model_computes(tmp_path: Path) -> None:
     SupervisedTrainer(training_config(tmp_path / "a", epochs=1)).run()
     scores = SupervisedEvaluator(evaluation_config(tmp_path / "b", tmp_path / "a")).run()
     model = DigitNet()
@@ -104,14 +110,14 @@ def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
     (tmp_path / "mine").write_text("mine")
     result = run("demo", "--work-dir", tmp_path)
     assert result.exit_code == 2
-    assert result.stderr == f"Error: '{tmp_path}' is not empty; choose a new folder: nothing is overwritten\n"
+    assert result.stderr == f"Error: '{tmp_path}' is not empty; choose a new folder, because nothing is overwritten\n"
 
 
 def test_without_scikit_learn(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = run("demo", "--work-dir", tmp_path / "new")
     assert result.exit_code == 2
-    assert result.stderr == "Error: the digits need scikit-learn: pip install 'endoscope[demo]'\n"
+    assert result.stderr.startswith("Error: the demo needs scikit-learn, which is not installed; install it with: pip ")
     assert not (tmp_path / "new").exists()
 
 
@@ -149,7 +155,7 @@ def test_it_ends_in_the_viewer_until_it_is_interrupted(tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_without_the_viewers_packages_it_says_what_to_install(
+def test_without_the_viewers_packages_it_prints_what_to_install(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -161,21 +167,21 @@ def test_without_the_viewers_packages_it_says_what_to_install(
     assert last.endswith("pip install 'endoscope[viewer]'")
 
 
-def test_switched_off_it_says_so(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_it_is_refused(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENDOSCOPE", "off")
     result = run("demo", "--work-dir", tmp_path / "new")
     assert result.exit_code == 2
     assert "ENDOSCOPE=off" in result.stderr
 
 
-def test_pictures_are_colour_on_a_terminal_and_characters_elsewhere() -> None:
+def test_pictures_have_colours_on_a_terminal_and_characters_elsewhere() -> None:
     pixels = normalised([[0.0, 1.0], [2.0, 4.0]])
     assert pixels == [[0.0, 0.25], [0.5, 1.0]]
     assert normalised([[-1.0, 0.0]]) == [[0.0, 0.0]]
     plain = Console(file=io.StringIO())
-    assert picture(pixels, "grey", plain).plain == "  ::\n==@@"
+    assert picture(pixels, GREY, plain).plain == "  ::\n==@@"
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False)
-    terminal.print(picture(pixels, "heat", terminal))
+    terminal.print(picture(pixels, GREY, terminal))
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[48;2;0;0;0m  " in shown
-    assert "\x1b[48;2;252;255;164m  " in shown
+    assert "\x1b[48;2;255;255;255m  " in shown

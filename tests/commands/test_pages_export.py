@@ -1,4 +1,4 @@
-"""``endoscope pages export``: read back by the libraries that the formats belong to."""
+"""``endoscope pages export``: read with the libraries of the formats."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_safetensors_metadata_holds_the_scalars(work_dir: Path, folder: Path, tm
     assert point["notes"]["absent"] == {"unused": "the layer did not run in this forward (on this thread)"}
 
 
-def test_npz_bit_for_bit_with_conversions_said(work_dir: Path, folder: Path, tmp_path: Path, run: Run) -> None:
+def test_npz_bit_for_bit_with_conversions_listed(work_dir: Path, folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out.npz"
     result = run("pages", "export", work_dir, out)
     assert result.exit_code == 0
@@ -109,7 +109,9 @@ def test_jsonl_has_scalars_and_texts_only(work_dir: Path, tmp_path: Path, run: R
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
-def test_what_a_format_lacks_is_changed_and_said(tmp_path: Path, captured: Captured, run: Run, suffix: str) -> None:
+def test_types_that_a_format_lacks_are_converted_and_listed(
+    tmp_path: Path, captured: Captured, run: Run, suffix: str
+) -> None:
     values = torch.tensor([[1 + 2j, 3 - 4j]], dtype=torch.complex128)
     captured(tmp_path, {0: {"c": values, "s": torch.tensor([0.0, 2.0]).to_sparse()}})
     out = tmp_path / f"out.{suffix}"
@@ -125,14 +127,14 @@ def test_what_a_format_lacks_is_changed_and_said(tmp_path: Path, captured: Captu
         assert same_bits(loaded["0/given/s"], torch.tensor([0.0, 2.0]))
 
 
-def test_only_what_was_chosen(work_dir: Path, tmp_path: Path, run: Run) -> None:
+def test_only_the_chosen_datapoints_and_debuggers(work_dir: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out.safetensors"
     result = run("pages", "export", work_dir, out, "--index", 8, "--index", 8, "--debugger", "features")
     assert result.exit_code == 0
     assert list(safetensors.torch.load_file(out)) == ["8/features/feature_map"]
 
 
-def test_names_that_meet_stay_apart(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_equal_names_stay_distinct(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}}})
     for suffix in ("safetensors", "npz"):
         run("pages", "export", tmp_path, tmp_path / f"out.{suffix}", "--debugger", "given")
@@ -156,12 +158,12 @@ def test_names_that_a_format_cannot_hold_are_escaped(tmp_path: Path, captured: C
         assert int(loaded[expected]) == 5
 
 
-def test_an_existing_file_is_kept_unless_told(work_dir: Path, tmp_path: Path, run: Run) -> None:
+def test_an_existing_file_is_replaced_only_with_overwrite(work_dir: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("mine")
     result = run("pages", "export", work_dir, out)
     assert result.exit_code == 2
-    assert "exists already; choose another name, or add --overwrite" in result.stderr
+    assert "already exists; choose another name, or add --overwrite" in result.stderr
     assert out.read_text() == "mine"
     assert run("pages", "export", work_dir, out, "--overwrite").exit_code == 0
     assert len(out.read_text().splitlines()) == 2
@@ -170,13 +172,15 @@ def test_an_existing_file_is_kept_unless_told(work_dir: Path, tmp_path: Path, ru
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["out.txt"], "must end in .safetensors, .npz, .jsonl"),
+        (["out.txt"], "expected a name that ends in .safetensors, .npz, .jsonl"),
         (["out.npz", "--index", "4"], "no datapoint 4 in"),
-        (["out.npz", "--debugger", "gven"], "no datapoint has anything from 'gven'; closest: 'given'"),
+        (["out.npz", "--debugger", "gven"], "no datapoint has a value from 'gven'; closest: 'given'"),
         (["nowhere/out.npz"], "No such file or directory"),
     ],
 )
-def test_a_refusal_leaves_nothing(work_dir: Path, tmp_path: Path, run: Run, more: list[str], message: str) -> None:
+def test_a_refused_export_leaves_no_file(
+    work_dir: Path, tmp_path: Path, run: Run, more: list[str], message: str
+) -> None:
     before = sorted(tmp_path.rglob("*"))
     result = run("pages", "export", work_dir, tmp_path / more[0], *more[1:])
     assert result.exit_code == 2
@@ -207,7 +211,7 @@ def test_a_page_longer_than_it_was_written_loses_nothing(tmp_path: Path, capture
     assert "datapoints 3, tensors 3" in result.stdout
 
 
-def test_records_that_no_line_gives_are_named_too(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_records_without_a_line_are_named_too(tmp_path: Path, captured: Captured, run: Run) -> None:
     folder = captured(tmp_path / "debugger", dict.fromkeys(range(3), "text"))
     lines = (folder / "page_0.jsonl").read_bytes().replace(b'"idx":1', b'"idx":7')
     (folder / "page_0.jsonl").write_bytes(lines)
@@ -218,9 +222,9 @@ def test_records_that_no_line_gives_are_named_too(tmp_path: Path, captured: Capt
     assert "datapoints 2," in result.stdout
 
 
-def test_the_last_epoch_is_taken_and_named(work_dir: Path, tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_the_last_epoch_is_used_and_named(work_dir: Path, tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(work_dir / "epoch_10" / "debugger", {0: 1})
     result = run("pages", "export", work_dir, tmp_path / "out.jsonl")
-    assert "taking the last, epoch_10/debugger" in result.stderr
+    assert "using the last, epoch_10/debugger" in result.stderr
     assert run("pages", "export", work_dir, tmp_path / "4.jsonl", "--epoch", 4).stderr == ""
     assert len((tmp_path / "4.jsonl").read_text().splitlines()) == 2

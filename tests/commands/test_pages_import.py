@@ -1,4 +1,4 @@
-"""``endoscope pages import``: pickles are opened when someone has said that they are trusted, and never else."""
+"""``endoscope pages import``: pickles are opened only after the user has confirmed that they are trusted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_without_trust_nothing_is_opened(tmp_path: Path, hostile: Path, proof: P
     result = run("pages", "import", hostile, tmp_path / "new")
     assert result.exit_code == 2
     assert "opening a pickle can run any code that its author put into it" in result.stderr
-    assert "Error: nothing was opened; if you trust whoever wrote these pickles, add --trust" in result.stderr
+    assert "Error: nothing was opened; if you trust the author of these pickles, add --trust" in result.stderr
     for command in (["list"], ["show", 0], ["verify"], ["export", tmp_path / "out.npz"]):
         run("pages", command[0], hostile, *command[1:])
     assert not proof.exists()
@@ -82,7 +82,7 @@ def test_at_a_terminal_it_asks(tmp_path: Path, hostile: Path, proof: Path, answe
     )
     os.close(parent)
     os.close(child)
-    assert "Do you trust whoever wrote these pickles? [y/N]" in done.stderr
+    assert "Do you trust the author of these pickles? [y/N]" in done.stderr
     assert done.returncode == (0 if answer == "y" else 1)
     assert proof.exists() == (answer == "y")
 

@@ -1,4 +1,4 @@
-"""``endoscope pages list``: which captures there are, without opening what it must not."""
+"""``endoscope pages list``: the captures of a run, without opening pickles."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_line_that_cannot_be_read_is_counted(tmp_path: Path, captured: Capture
     assert run("pages", "list", tmp_path).stdout.splitlines()[3].split()[-1] == "1"
 
 
-def test_a_page_that_was_cut_is_counted(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_a_truncated_page_is_counted(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: 1, 1: 2})
     page = tmp_path / "page_0.safetensors"
     os.truncate(page, page.stat().st_size // 2)
@@ -98,16 +98,16 @@ def test_pickle_pages_are_listed_and_not_opened(tmp_path: Path, run: Run) -> Non
     assert "pickle, not opened" in run("pages", "list", tmp_path).stdout
 
 
-def test_nothing_found_is_said_kindly(tmp_path: Path, run: Run) -> None:
+def test_no_captures_is_a_message_and_no_error(tmp_path: Path, run: Run) -> None:
     result = run("pages", "list", tmp_path)
     assert result.exit_code == 0
     assert (
-        result.stdout == f"no captures in '{tmp_path}': looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
+        result.stdout == f"no captures in '{tmp_path}'; looked for pages in it, in debugger/ and in epoch_*/debugger/\n"
     )
     assert json.loads(run("pages", "list", tmp_path, "--json").stdout)["captures"] == []
 
 
-def test_runs_one_level_below_are_pointed_at(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_runs_one_level_below_are_suggested(tmp_path: Path, captured: Captured, run: Run) -> None:
     for name in ("run-9", "run-10"):
         captured(tmp_path / name / "epoch_0" / "debugger", {0: 1})
     assert f"there are runs below it, such as '{tmp_path / 'run-10'}'" in run("pages", "list", tmp_path).stdout
@@ -125,7 +125,7 @@ def test_a_missing_folder_is_an_error_of_use(tmp_path: Path, run: Run) -> None:
     assert "does not exist" in result.stderr
 
 
-def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_an_error(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: object) -> object:
         raise PermissionError(13, "Permission denied")
 

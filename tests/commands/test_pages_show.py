@@ -57,7 +57,7 @@ def test_statistics_are_those_of_the_layer_output(tmp_path: Path, captured: Capt
     assert (shown["non_finite"], shown["over"]) == (0, "values")
 
 
-def test_non_finite_values_are_counted_and_left_out_with_a_word(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_non_finite_values_are_counted_and_left_out(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: torch.tensor([1.0, math.nan, math.inf, 3.0, -math.inf])})
     shown = json.loads(run("pages", "show", tmp_path, 0, "--json").stdout)["debuggers"]["given"]
     assert [shown[k] for k in ("min", "mean", "max")] == [1.0, 2.0, 3.0]
@@ -133,11 +133,11 @@ def test_sparse_and_quantized_tensors_say_what_their_numbers_are_of(show: Any) -
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_what_is_no_tensor(show: Any, value: Any, expected: dict[str, Any]) -> None:
+def test_values_other_than_tensors(show: Any, value: Any, expected: dict[str, Any]) -> None:
     assert show(value) == expected
 
 
-def test_types_of_the_run_go_by_its_names(show: Any) -> None:
+def test_types_of_the_run_have_their_names(show: Any) -> None:
     assert show(Color.RED)["type"].endswith("Color")
     assert show(Color.RED)["value"] == "RED"
     assert show(Box(2.0))["items"] == {"side": {"type": "float", "value": 2.0}}
@@ -145,12 +145,12 @@ def test_types_of_the_run_go_by_its_names(show: Any) -> None:
     assert show(object())["stored"] == "only the start of its repr"
 
 
-def test_what_is_shortened_says_so(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_shortened_values_say_so(tmp_path: Path, captured: Captured, run: Run) -> None:
     captured(tmp_path, {0: {"text": "y" * 500, "many": list(range(50)), "tensors": [torch.zeros(1)] * 40, "x": 1 / 3}})
     text = run("pages", "show", tmp_path, 0).stdout
-    assert f'"{"y" * 120}…"  shortened from 500 characters' in text
+    assert f'"{"y" * 120}… (120 of 500 characters)"' in text
     assert "[0, 1, 2, 3, 4, 5, … 44 more]  list of 50" in text
-    assert "… 16 more, all of them with --json" in text
+    assert "… 16 more; --json shows all" in text
     assert "x  0.333333\n" in text
     assert "rounded to 6 digits" in text
     facts = json.loads(run("pages", "show", tmp_path, 0, "--json").stdout)["debuggers"]["given"]["items"]
@@ -170,12 +170,12 @@ def test_notes_are_shown(tmp_path: Path, captured: Captured, run: Run) -> None:
     )
 
 
-def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_the_last_epoch_is_used_and_named(tmp_path: Path, captured: Captured, run: Run) -> None:
     for epoch in (4, 10):
         captured(tmp_path / f"epoch_{epoch}" / "debugger", {0: {"epoch": epoch}})
     last = run("pages", "show", tmp_path, 0, "--json")
     assert json.loads(last.stdout)["epoch"] == 10
-    assert last.stderr == "2 captures; taking the last, epoch_10/debugger; choose another with --epoch\n"
+    assert last.stderr == "2 captures; using the last, epoch_10/debugger; choose another with --epoch\n"
     chosen = run("pages", "show", tmp_path, 0, "--epoch", 4, "--json")
     assert json.loads(chosen.stdout)["debuggers"]["given"]["items"]["epoch"]["value"] == 4
     assert chosen.stderr == ""
@@ -185,23 +185,25 @@ def test_the_last_epoch_is_taken_and_named(tmp_path: Path, captured: Captured, r
     ("more", "message"),
     [
         (["99"], "no datapoint 99 in '{folder}', which holds 2 datapoints, 3 to 5"),
-        (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; it has epoch 1"),
+        (["3", "--epoch", "9"], "no pages of epoch 9 in '{tmp}'; its epochs with pages are 1"),
         (["3", "--debugger", "featurs"], "datapoint 3 has nothing from 'featurs'; closest: 'features'"),
-        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; it has 'features', 'given'"),
+        (["3", "--debugger", "q"], "datapoint 3 has nothing from 'q'; the debuggers are 'features', 'given'"),
         (
             ["3", "--debugger", "unused"],
             "datapoint 3 has nothing from 'unused': the layer did not run in this forward (on this thread)",
         ),
     ],
 )
-def test_what_is_not_there(tmp_path: Path, captured: Captured, run: Run, more: list[str], message: str) -> None:
+def test_a_missing_datapoint_epoch_or_debugger(
+    tmp_path: Path, captured: Captured, run: Run, more: list[str], message: str
+) -> None:
     folder = captured(tmp_path / "epoch_1" / "debugger", {3: 1, 5: 1})
     result = run("pages", "show", tmp_path, *more)
     assert result.exit_code == 2
     assert result.stderr == f"Error: {message.format(folder=folder, tmp=tmp_path)}\n"
 
 
-def test_pickle_pages_are_refused_with_the_way_out(tmp_path: Path, run: Run) -> None:
+def test_pickle_pages_are_refused_with_advice(tmp_path: Path, run: Run) -> None:
     (tmp_path / "page_0.pkl").write_bytes(b"")
     result = run("pages", "show", tmp_path, 0)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""``endoscope pages verify``: what is whole, what is damaged, what could not be checked; and the exit code for each."""
+"""``endoscope pages verify``: undamaged, damaged and unchecked captures, and the exit codes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from tests.commands.captured import Captured, Run, flip_byte
 
 
-def test_whole_captures(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_undamaged_captures(tmp_path: Path, captured: Captured, run: Run) -> None:
     for epoch in (1, 3):
         captured(tmp_path / f"epoch_{epoch}" / "debugger", {0: torch.zeros(5), 1: torch.ones(5)})
     result = run("pages", "verify", tmp_path)
     assert result.exit_code == 0
     assert result.stdout.startswith("captures 2, pages 2, datapoints 4, ")
-    assert result.stdout.endswith(": all whole\n")
+    assert result.stdout.endswith(": no damage\n")
     assert result.stderr == ""
 
 
@@ -67,7 +67,7 @@ def test_an_unfinished_capture_is_checked_as_far_as_it_goes(tmp_path: Path, capt
     assert result.stdout.startswith("captures 1 (1 unfinished, checked as far as written), pages 1, datapoints 2, ")
 
 
-def test_pickle_pages_are_not_checked_and_that_is_said(tmp_path: Path, captured: Captured, run: Run) -> None:
+def test_pickle_pages_are_reported_as_not_checked(tmp_path: Path, captured: Captured, run: Run) -> None:
     (tmp_path / "epoch_0").mkdir()
     (tmp_path / "epoch_0" / "page_0.pkl").write_bytes(b"")
     result = run("pages", "verify", tmp_path)

@@ -1,4 +1,4 @@
-"""``endoscope train`` and ``endoscope eval``: what a person sees, and how the process ends."""
+"""``endoscope train`` and ``endoscope eval``: output and exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ config.update({changed})
 
 @pytest.fixture(autouse=True)
 def _the_path_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A config file's folder is put on it."""
+    """A config file adds its folder to it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -83,7 +83,7 @@ class Own(SupervisedTrainer):
 """
 
 
-def test_a_key_of_the_runners_own_can_be_set(tmp_path: Path) -> None:
+def test_a_key_of_a_custom_runner_can_be_set(tmp_path: Path) -> None:
     config = write(tmp_path, body=OWN_KEYS, changed="runner=Own")
     assert invoke("train", config, "--set", "margin=0").exit_code == 0
     losses = json.loads((tmp_path / "run" / "epoch_0" / "training_losses.json").read_text())["loss"]
@@ -116,7 +116,7 @@ def test_an_interruption_while_modules_are_imported(tmp_path: Path, monkeypatch:
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
-def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_spaces_and_non_ascii_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = write(tmp_path)
     for _ in range(2):
@@ -128,8 +128,8 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give the config file"),
-        (["{trial}", "--config-filepath", "{trial}"], "give one config file, not two"),
+        ([], "no config file; expected: endoscope "),
+        (["{trial}", "--config-filepath", "{trial}"], "two config files; give CONFIG or"),
         (["{here}/trail.py"], "closest: 'trial.py'"),
         (["{here}"], "is a directory"),
         (["{here}/raises.py"], "raises.py, line 2: ZeroDivisionError: division by zero"),
@@ -146,7 +146,7 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
             "runner: found 'x'; expected a class or its path, or None; No module named 'x'",
         ),
         (["{trial}", "--set", "runner=torch.nn.Linear"], "expected a subclass of endoscope.runners.Base"),
-        (["{trial}", "--set", "runner=torch.nn.Linear"], "--set runner=None takes Supervised"),
+        (["{trial}", "--set", "runner=torch.nn.Linear"], "--set runner=None uses Supervised"),
         (["{trial}", "--set", "class_names=[red, green]"], "class_names: '[red, green]' begins like a list"),
         (["{trial}", "--set", "work_dir={trial}"], "work_dir: cannot make the folder"),
         (["{trial}", "--set", "work_dir={trial}/x"], "work_dir: cannot make the folder"),
@@ -178,14 +178,14 @@ def test_what_cannot_be_built_is_a_message_that_names_key_and_line(tmp_path: Pat
     assert "line " in result.stderr
 
 
-def test_an_error_of_the_users_own_keeps_its_traceback(tmp_path: Path) -> None:
+def test_an_error_in_user_code_keeps_its_traceback(tmp_path: Path) -> None:
     body = "class Mine(Net):\n    def forward(self, x):\n        raise ValueError('mine')"
     result = invoke("train", write(tmp_path, body=body, changed="model=node(Mine)"))
     assert isinstance(result.exception, ValueError)
     assert result.exception.__traceback__ is not None
 
 
-def test_wrong_data_is_a_message_too(tmp_path: Path) -> None:
+def test_wrong_data_is_a_message(tmp_path: Path) -> None:
     body = "class Mine(Blobs):\n    def __getitem__(self, k):\n        return 'text'"
     result = invoke("train", write(tmp_path, body=body, changed="train_dataset=node(Mine, count=9)"))
     assert result.exit_code == 2
@@ -234,7 +234,7 @@ def interrupted(
     workers: int = 0,
     job: str = "main",
 ) -> tuple[int, str]:
-    """Start, wait for a stage, send signals to the whole process group; the exit code and what was said."""
+    """Start, wait for a stage, send signals to the whole process group; returns the exit code and stderr."""
     body = SLOW.format(build=build, pause=pause, workers=workers)
     config = write(folder, body=body, changed="model=node(Slow), train_dataloader=loader, epochs=50")
     process = subprocess.Popen(
@@ -268,7 +268,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
 
 def test_ctrl_c_in_validation(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "validation", signal.SIGINT)
-    assert (code, err) == (130, "interrupted by SIGINT; the same command resumes it after the last whole epoch\n")
+    assert (code, err) == (130, "interrupted by SIGINT; the same command resumes it after the last complete epoch\n")
     assert status(tmp_path) == "interrupted"
 
 
@@ -278,12 +278,12 @@ def test_ctrl_c_twice_does_not_wait_for_the_batch(tmp_path: Path) -> None:
     assert status(tmp_path) == "interrupted"
 
 
-def test_a_sigterm_that_the_workers_get_too(tmp_path: Path) -> None:
+def test_a_sigterm_to_the_process_and_its_workers(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "training", signal.SIGTERM, workers=2)
-    assert (code, err) == (143, "interrupted by SIGTERM; the same command resumes it after the last whole epoch\n")
+    assert (code, err) == (143, "interrupted by SIGTERM; the same command resumes it after the last complete epoch\n")
     assert status(tmp_path) == "interrupted"
 
 
-def test_an_evaluation_is_not_said_to_be_resumed(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_is_to_be_started_again(tmp_path: Path) -> None:
     code, err = interrupted(tmp_path, "validation", signal.SIGTERM, job="eval", pause=0.5)
     assert (code, err) == (143, "interrupted by SIGTERM; start it again\n")

@@ -1,4 +1,4 @@
-"""Folders of runs, made without a runner: as one leaves them, to be damaged."""
+"""Folders of runs as a runner writes them, made without a runner."""
 
 from __future__ import annotations
 

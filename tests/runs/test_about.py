@@ -1,4 +1,4 @@
-"""run.json: every field as it has to be, or left out and told."""
+"""run.json: every field is valid, or left out and reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(folder: Path, about: Any) -> tuple[About | None, list[str]]:
     return files.read("run.json", read_about), [p.removeprefix("run.json: ") for p in files.problems]
 
 
-def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
+def test_every_field_is_read(tmp_path: Path) -> None:
     about, problems = read(tmp_path, RUN)
     assert about is not None and not problems
     assert (about.job, about.status, about.error) == ("train", "finished", None)
@@ -44,7 +44,7 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
         ({**RUN, "version": True}, "its version is True; expected 1"),
     ],
 )
-def test_what_is_no_run(about: Any, problem: str, tmp_path: Path) -> None:
+def test_files_that_are_not_a_run_json(about: Any, problem: str, tmp_path: Path) -> None:
     assert read(tmp_path, about) == (None, [problem])
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_run(about: Any, problem: str, tmp_path: Path) -> None:
         ("pid", 10**300, f"{str(10**300)[:44]}; expected a whole number, 0 or more"),
         ("epochs", float("nan"), "nan; expected a whole number, 0 or more"),
         ("epochs", [[[]]], "a list; expected a whole number, 0 or more"),
-        ("checkpoint_epochs", [1, "2"], "a list; expected a whole number, 0 or more"),
+        ("checkpoint_epochs", [1, "2"], "a list; expected a list of whole numbers, 0 or more"),
         ("checkpoint_epochs", 3, "3; expected a list of whole numbers"),
         ("class_names", "red", "'red'; expected a list of texts"),
         ("class_names", [1], "a list; expected a list of texts"),
@@ -73,7 +73,7 @@ def test_what_is_no_run(about: Any, problem: str, tmp_path: Path) -> None:
         ("device", "x" * 1000, None),
     ],
 )
-def test_a_wrong_field_is_told_and_the_others_are_read(
+def test_an_invalid_field_is_reported_and_the_others_are_read(
     key: str, value: Any, problem: str | None, tmp_path: Path
 ) -> None:
     about, problems = read(tmp_path, {**RUN, key: value})
@@ -96,7 +96,7 @@ def test_a_wrong_direction_leaves_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["job", "status"])
-def test_what_must_be_said(key: str, tmp_path: Path) -> None:
+def test_required_fields(key: str, tmp_path: Path) -> None:
     about, problems = read(tmp_path, {k: v for k, v in RUN.items() if k != key})
     assert about is not None
     assert problems == [f"it has no {key!r}"]
@@ -108,7 +108,7 @@ def test_a_time_without_a_zone_is_utc(tmp_path: Path) -> None:
     assert about.started == about.updated == NOON
 
 
-def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     about, problems = read(tmp_path, {**RUN, "new": {"a": [1]}})
     assert about is not None and not problems
     assert about.details["new"] == {"a": [1]}

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files are complete or absent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from endoscope.runs import atomic
 from endoscope.runs.atomic import remove_leftovers, replacing, write_json
 
 
-def test_the_file_is_there_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_the_file_exists_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("before")
     with replacing(path) as file:
@@ -27,7 +27,7 @@ def test_the_file_is_there_only_when_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_an_error_leaves_what_was_there(error: BaseException, tmp_path: Path) -> None:
+def test_an_error_leaves_the_earlier_file(error: BaseException, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("before")
 
@@ -43,9 +43,7 @@ def test_an_error_leaves_what_was_there(error: BaseException, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_is_told_with_the_name_of_the_file(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_full_disk_names_the_file(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -55,12 +53,12 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_json(tmp_path / "none" / "a.json", {})
 
 
-def test_json_keeps_what_python_has(tmp_path: Path) -> None:
+def test_json_round_trip(tmp_path: Path) -> None:
     value = {"nan": math.nan, "inf": -math.inf, "text": "ü…日", "undecodable": os.fsdecode(b"a\xff")}
     write_json(tmp_path / "a.json", value)
     data = (tmp_path / "a.json").read_bytes()
@@ -70,7 +68,7 @@ def test_json_keeps_what_python_has(tmp_path: Path) -> None:
     assert found == {k: v for k, v in value.items() if k != "nan"}
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for name in (".checkpoint.pt.123", ".run.json.9", ".gitignore", ".hidden", "checkpoint.pt", "page_0.7", ".a.part"):
         (tmp_path / name).touch()
     (tmp_path / ".folder.1").mkdir()

@@ -1,4 +1,4 @@
-"""Files that may be anything: read within their limits, or told."""
+"""Untrusted files: read within their limits, or reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def decode(file: BinaryIO) -> tuple[Any, list[str]]:
 
 
 def problem_of(folder: Path, name: str = "a.json") -> str:
-    """What is told of a file that cannot be read."""
+    """The problem with a file that cannot be read."""
     files = Files(folder)
     assert files.read(name, decode) is None
     (problem,) = files.problems
@@ -28,7 +28,7 @@ def problem_of(folder: Path, name: str = "a.json") -> str:
 
 
 # ---------------------------------------------------------------- what is no file to read
-def test_a_missing_file_is_a_problem_where_it_is_needed(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_problem_if_it_is_needed(tmp_path: Path) -> None:
     files = Files(tmp_path)
     assert files.read("a.json", decode, needed=lambda: False) is None
     assert files.problems == []
@@ -36,7 +36,7 @@ def test_a_missing_file_is_a_problem_where_it_is_needed(tmp_path: Path) -> None:
     assert files.problems == ["epoch_0/a.json: it is missing"]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.json")
     assert problem_of(tmp_path) == "it is not a regular file"
 
@@ -67,10 +67,10 @@ def test_twin_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 
 def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "epoch_0").write_text("")
-    assert "is no folder" in problem_of(tmp_path, "epoch_0/a.json")
+    assert "is not a folder" in problem_of(tmp_path, "epoch_0/a.json")
 
 
-def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
     def refusing(path: Any, *args: Any, **kwargs: Any) -> int:
@@ -90,29 +90,29 @@ def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Monke
         (b'{"a": 1', "it is not JSON: Expecting ',' delimiter"),
         (b"\xff\xfe{}", "it is not UTF-8: invalid start byte at byte 0"),
         ('{"a": 1}'.encode("utf-16"), "it is not UTF-8"),
-        (b'{"a": 1, "a": 2}', "the key 'a' comes twice"),
-        (b'{"x": {"b": 1, "b": 1}}', "the key 'b' comes twice"),
-        (b'{"\\udc80": 1, "?": 2}', "the key '?' comes twice"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'{"x": {"b": 1, "b": 1}}', "the key 'b' occurs twice"),
+        (b'{"\\udc80": 1, "?": 2}', "the key '?' occurs twice"),
         (b"[" * 100_000, "it is nested deeper than 64 levels"),
         (b"[" * 65 + b"]" * 65, "it is nested deeper than 64 levels"),
         (b'{"a":' * 65 + b"1" + b"}" * 65, "it is nested deeper than 64 levels"),
         (b"9" * 5000, "Exceeds the limit"),
     ],
 )
-def test_what_is_not_taken(content: bytes, problem: str, tmp_path: Path) -> None:
+def test_refused_json(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(content)
     assert problem_of(tmp_path).startswith(problem)
 
 
 @pytest.mark.parametrize("value", [[[]], {"a": [1.5, None, True, "ä"]}, float("inf"), 10**300])
-def test_twin_what_is_taken(value: Any, tmp_path: Path) -> None:
+def test_twin_accepted_json(value: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(value))
     files = Files(tmp_path)
     assert files.read("a.json", decode) == value
     assert files.problems == []
 
 
-def test_64_levels_are_taken(tmp_path: Path) -> None:
+def test_64_levels_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"[" * 64 + b"]" * 64)
     assert Files(tmp_path).read("a.json", decode) is not None
 
@@ -136,12 +136,12 @@ def test_an_object_or_none(content: bytes, tmp_path: Path) -> None:
     assert read_object(tmp_path / "a.json") == {}
 
 
-def test_an_object_is_given_as_it_is(tmp_path: Path) -> None:
+def test_an_object_is_returned_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"path": "\\udcff"}')
     assert read_object(tmp_path / "a.json") == {"path": "\udcff"}
 
 
-# ---------------------------------------------------------------- kept
+# ---------------------------------------------------------------- cache
 class Counting:
     def __init__(self) -> None:
         self.calls = 0
@@ -174,8 +174,8 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     assert files.problems == ["a.json: it is missing"]
 
 
-def test_only_so_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "_KEPT", 250)
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_CACHE", 250)
     files, counting = Files(tmp_path), Counting()
     for k in range(4):
         (tmp_path / f"{k}.json").write_text(json.dumps("x" * 98))
@@ -189,7 +189,7 @@ def test_only_so_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert files.read("big.json", counting) == "x" * 1000
 
 
-def test_many_problems_of_one_file_are_told_in_short(tmp_path: Path) -> None:
+def test_many_problems_of_one_file_are_summarised(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.note("a", [str(k) for k in range(30)])
     assert files.problems == [*(f"a: {k}" for k in range(10)), "a: and 20 more"]
@@ -197,7 +197,7 @@ def test_many_problems_of_one_file_are_told_in_short(tmp_path: Path) -> None:
     assert files.problems == []
 
 
-def test_another_file_does_not_wait(tmp_path: Path) -> None:
+def test_readers_of_other_files_do_not_wait(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text('{"x": 1}')
     files, inside, go_on = Files(tmp_path), threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Finding runs below a folder, and saying where was not looked."""
+"""Finding runs below a folder, and reporting what was not searched."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_runs_are_found_also_in_runs_and_not_in_their_own_folders(tmp_path: Path
         (tmp_path / name / "evaluation_scores.json").touch()
     (tmp_path / "none" / "evaluation_scores.json").unlink()
     assert names(tmp_path) == ["a/deep/er", "b/digits", "b/digits/eval", "c", "d"]
-    found = find_runs(tmp_path)
-    assert found.problems == ()
-    assert [run.kind for run in found.runs] == ["evaluation", "training", "evaluation", "training", "evaluation"]
+    result = find_runs(tmp_path)
+    assert result.problems == ()
+    assert [run.kind for run in result.runs] == ["evaluation", "training", "evaluation", "training", "evaluation"]
 
 
 def test_the_folder_itself_may_be_a_run(tmp_path: Path) -> None:
@@ -48,23 +48,23 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert names(tmp_path / "here") == []
 
 
-def test_so_deep_and_no_deeper(tmp_path: Path) -> None:
+def test_the_depth_is_limited(tmp_path: Path) -> None:
     make_evaluation(tmp_path / "1" / "2" / "3")
     assert names(tmp_path, depth=3) == ["1/2/3"]
     assert find_runs(tmp_path, depth=3).problems == ()
     assert names(tmp_path, depth=2) == []
-    assert find_runs(tmp_path, depth=2).problems == ("1 folders lie deeper than 2 levels and were not looked into",)
+    assert find_runs(tmp_path, depth=2).problems == ("folders deeper than 2 levels that were not searched: 1",)
 
 
-def test_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_runs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(5):
         make_evaluation(tmp_path / str(k))
     assert names(tmp_path, most=3) == ["0", "1", "2"]
     assert find_runs(tmp_path, most=3).problems == ("there may be more than 3 runs; only the first ones are listed",)
     monkeypatch.setattr(find, "MAX_ENTRIES", 12)
-    found = find_runs(tmp_path)
-    assert 0 < len(found.runs) < 5
-    assert found.problems == ("there are more than 12 files and folders; the rest was not looked at",)
+    result = find_runs(tmp_path)
+    assert 0 < len(result.runs) < 5
+    assert result.problems == ("there are more than 12 files and folders; the rest was not searched",)
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +79,13 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(path)
 
     monkeypatch.setattr(find.os, "scandir", refusing)  # root may look anywhere
-    found = find_runs(tmp_path)
-    assert len(found.runs) == 1
-    assert len(found.problems) == 11
-    assert found.problems[0] == "closed 0: Permission denied"
-    assert found.problems[-1] == "2 more folders cannot be read"
+    result = find_runs(tmp_path)
+    assert len(result.runs) == 1
+    assert len(result.problems) == 11
+    assert result.problems[0] == "closed 0: Permission denied"
+    assert result.problems[-1] == "2 more folders cannot be read"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="there is no folder"):
         find_runs(tmp_path / "nowhere")

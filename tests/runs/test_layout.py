@@ -9,7 +9,7 @@ import pytest
 from endoscope.runs import layout
 
 
-def test_epochs_are_told_by_number_and_come_in_order(tmp_path: Path) -> None:
+def test_epochs_are_in_numerical_order(tmp_path: Path) -> None:
     assert layout.epoch_folders(tmp_path / "none") == {}
     for name in ("epoch_2", "epoch_10", "epoch_11", "epoch_007", "epoch_x", "epoch_-1", "other", "epoch_" + "9" * 60):
         (tmp_path / name).mkdir()
@@ -22,5 +22,5 @@ def test_a_folder_names_its_epoch(epoch: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["epoch_", "epoch_00", "epoch_٣", "epoch_1\n", "Epoch_1", "epoch_1234567890"])
-def test_what_names_no_epoch(name: str) -> None:
+def test_names_that_are_not_epochs(name: str) -> None:
     assert layout.epoch_of(name) is None

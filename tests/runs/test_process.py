@@ -1,4 +1,4 @@
-"""A process is told from every other."""
+"""The identity of a process is unique."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endoscope.runs import process
 from endoscope.runs.process import identity, state
 
 
-def test_ours_is_alive_and_has_a_name_of_its_own() -> None:
+def test_our_process_is_alive_and_has_its_own_identity() -> None:
     own = identity(os.getpid())
     assert own is not None
     assert own == identity(os.getpid())
@@ -22,7 +22,7 @@ def test_ours_is_alive_and_has_a_name_of_its_own() -> None:
     assert state(own) == "alive"
 
 
-def test_one_that_ended_is_gone_also_before_it_was_waited_for() -> None:
+def test_a_zombie_is_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     name = identity(child.pid)
     assert name is not None and state(name) == "alive"
@@ -34,13 +34,13 @@ def test_one_that_ended_is_gone_also_before_it_was_waited_for() -> None:
     assert state(name) == "gone"
 
 
-def test_another_with_the_same_number_is_not_taken_for_it() -> None:
+def test_another_process_with_the_same_pid_has_another_identity() -> None:
     own = identity(os.getpid())
     assert own is not None
     assert state(f"{own.rpartition(' ')[0]} 1") == "gone"
 
 
-def test_what_belongs_elsewhere_is_unknown() -> None:
+def test_a_process_of_another_machine_is_unknown() -> None:
     own = identity(os.getpid())
     assert own is not None
     boot, namespace, pid, began = own.split()
@@ -49,7 +49,7 @@ def test_what_belongs_elsewhere_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("pid", ["", "-1", "0x1", "1 2", "9" * 400, "٣", "\n", "self"])
-def test_a_number_that_is_none(pid: str) -> None:
+def test_a_pid_without_a_process(pid: str) -> None:
     own = identity(os.getpid())
     assert own is not None
     boot, namespace, _, began = own.split()
@@ -57,11 +57,11 @@ def test_a_number_that_is_none(pid: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "x", "a b c d", "pid:", " pid: ", "\x00"])
-def test_a_text_that_names_no_process(text: str) -> None:
+def test_a_text_that_is_not_an_identity(text: str) -> None:
     assert state(text) == "unknown"
 
 
-def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = identity(os.getpid())
     assert own is not None
     monkeypatch.setattr(process, "_PROC", tmp_path)
@@ -69,14 +69,14 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert state(own) == "unknown"
 
 
-def test_a_process_that_we_may_not_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_proc_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     own = identity(os.getpid())
     assert own is not None
 
     def refused(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(process, "_began", lambda pid: None)
+    monkeypatch.setattr(process, "_start_time", lambda pid: None)
     assert state(own) == "gone" or os.getuid() != 0
     monkeypatch.setattr(process.os, "kill", refused)
     assert state(own) == "unknown"
@@ -87,4 +87,4 @@ def test_a_name_with_parentheses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "17").mkdir()
     (tmp_path / "17" / "stat").write_text(f"17 (a) b) {fields}")
     monkeypatch.setattr(process, "_PROC", tmp_path)
-    assert process._began(17) == "19"
+    assert process._start_time(17) == "19"

@@ -46,18 +46,21 @@ def test_epochs_come_in_order_and_the_last_entry_counts(tmp_path: Path) -> None:
         ([], "it holds a list; expected an object"),
         ({"epochs": 5}, "epochs is 5; expected a list"),
         ({"epochs": [7]}, "epochs.0 is 7; expected an object"),
-        ({"epochs": [{}]}, "epochs.0 does not say which epoch it is"),
+        ({"epochs": [{}]}, "epochs.0 has no epoch number"),
         ({"epochs": [{"epoch": 0, "step": "x"}]}, "epochs.0.step is 'x'; expected a whole number, 0 or more"),
         ({"epochs": [{"epoch": 0, "loss": []}]}, "epochs.0.loss is a list; expected an object"),
         ({"epochs": [{"epoch": 0, "scores": {"a": "b"}}]}, "epochs.0.scores.a is 'b'; expected a number"),
         ({"epochs": [{"epoch": 0, "scores": {"a": 10**400}}]}, "epochs.0.scores.a is 1000"),
-        ({"epochs": [{"epoch": 0, "learning_rates": [None]}]}, "epochs.0.learning_rates is a list; expected a number"),
+        (
+            {"epochs": [{"epoch": 0, "learning_rates": [None]}]},
+            "epochs.0.learning_rates is a list; expected a list",
+        ),
         ({"now": "here"}, "now is 'here'; expected an object"),
         ({"now": {"stage": 1}}, "now.stage is 1; expected text"),
     ],
 )
-def test_what_is_wrong_is_told(progress: Any, problem: str, tmp_path: Path) -> None:
-    assert any(told.startswith(problem) for told in read(tmp_path, progress)[1])
+def test_invalid_fields_are_reported(progress: Any, problem: str, tmp_path: Path) -> None:
+    assert any(message.startswith(problem) for message in read(tmp_path, progress)[1])
 
 
 def test_a_wrong_entry_leaves_the_others(tmp_path: Path) -> None:

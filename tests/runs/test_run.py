@@ -1,4 +1,4 @@
-"""Run: what is there is read, what is not is told, and nothing in a folder can stop the rest from being read."""
+"""Run: unreadable files are reported, and the rest is read."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_an_evaluation(trained: Path, tmp_path: Path) -> None:
     assert run.problems == []
 
 
-# ---------------------------------------------------------------- as it may be found
+# ---------------------------------------------------------------- damaged runs
 def found(pages: DebugOutputs | None) -> list[int] | None:
     return None if pages is None else sorted(pages)
 
 
 def looked_at(run: Run) -> dict[str, Any]:
-    """All that a run gives, looked at."""
+    """Everything that a run returns."""
     return {
         "kind": run.kind,
         "status": run.status,
@@ -123,10 +123,10 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "epoch_0/validation_scores.json": {"scores": [None, [17, 18, 101]]},
     "epoch_1/training_losses.json": {"losses": [["loss", "part"], []]},
 }
-"""What is not given when a file cannot be read; everything else is."""
+"""What is missing when a file cannot be read; everything else is read."""
 
 
-def test_twin_a_whole_one(tmp_path: Path) -> None:
+def test_twin_an_undamaged_run(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path / "run"))
     assert looked_at(run) == WHOLE
     assert run.problems == []
@@ -193,7 +193,7 @@ DAMAGES = [missing, empty, cut, no_text, deep, huge_number, twice, pipe, link, l
 
 @pytest.mark.parametrize("name", WITHOUT)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_read(
+def test_an_unreadable_file_is_reported_and_the_rest_is_read(
     name: str, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
     work_dir = make_training(tmp_path / "run")
@@ -226,7 +226,7 @@ def test_a_folder_of_pages_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("how", ["link", "file"])
-def test_an_epoch_that_is_no_folder(how: str, tmp_path: Path) -> None:
+def test_an_epoch_that_is_not_a_folder(how: str, tmp_path: Path) -> None:
     work_dir = make_training(tmp_path / "run")
     shutil.move(work_dir / "epoch_1", tmp_path / "outside")
     (work_dir / "epoch_1").symlink_to(tmp_path / "outside") if how == "link" else (work_dir / "epoch_1").touch()
@@ -255,7 +255,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert problem.startswith("epoch_1/debugger: it holds pickle pages, which can run code and are not opened")
 
 
-def test_a_damaged_record_is_told_and_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_others_are_read(tmp_path: Path) -> None:
     work_dir = make_training(tmp_path / "run")
     path = work_dir / "epoch_1" / "debugger" / "page_0.safetensors"
     data = bytearray(path.read_bytes())
@@ -270,7 +270,7 @@ def test_a_damaged_record_is_told_and_others_are_read(tmp_path: Path) -> None:
     assert problem.startswith("epoch_1/debugger: page_0.safetensors, record 0 (datapoint 18): checksum")
 
 
-def test_losses_that_are_none(tmp_path: Path) -> None:
+def test_invalid_losses(tmp_path: Path) -> None:
     work_dir = make_training(tmp_path / "run")
     change(work_dir / "epoch_0" / "training_losses.json", a="x", b=[1, "y"], c={"d": 1}, e=[10**400])
     (epoch, _) = Run(work_dir).epochs
@@ -284,7 +284,7 @@ def test_losses_that_are_none(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- a run without run.json
-def test_what_it_is_can_be_seen_from_what_is_there(tmp_path: Path) -> None:
+def test_the_kind_follows_from_the_names_in_the_folder(tmp_path: Path) -> None:
     assert Run(tmp_path).kind == "unknown"
     assert Run(tmp_path).problems == ["config.json: it is missing", "run.json: it is missing"]
     assert Run(tmp_path).epochs == []
@@ -295,13 +295,13 @@ def test_what_it_is_can_be_seen_from_what_is_there(tmp_path: Path) -> None:
     assert run.kind == "training"
 
 
-def test_a_version_to_come_is_refused_and_the_scores_are_read(tmp_path: Path) -> None:
+def test_a_newer_version_is_refused_and_the_scores_are_read(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path / "run", version=2))
     assert looked_at(run) == {**WHOLE, **WITHOUT["run.json"]}
     assert run.problems == ["run.json: it has version 2, this Endoscope reads 1; upgrade Endoscope"]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="there is no folder '.*nowhere'") as raised:
         Run(tmp_path / "nowhere")
     assert isinstance(raised.value, EndoscopeError)
@@ -311,7 +311,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Run(tmp_path / "file")
 
 
-def test_a_folder_that_goes_away(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path / "run"))
     epochs = run.epochs
     shutil.rmtree(run.path)
@@ -369,7 +369,7 @@ def test_many_epochs_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(listed) == 1
 
 
-def test_an_epoch_before_the_last_must_be_whole(tmp_path: Path) -> None:
+def test_an_epoch_before_the_last_must_be_complete(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path, status="running"))
     (tmp_path / "epoch_0" / "validation_scores.json").unlink()
     assert run.epochs[0].scores is None
@@ -392,7 +392,7 @@ def test_files_of_pages_do_not_stay_open(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_evaluation_without_progress_is_whole(tmp_path: Path) -> None:
+def test_an_evaluation_without_progress_is_complete(tmp_path: Path) -> None:
     run = Run(make_evaluation(tmp_path))
     assert run.progress.epochs == ()
     assert run.problems == []

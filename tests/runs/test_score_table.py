@@ -35,7 +35,7 @@ def table_of(folder: Path, scores: Scores) -> ScoreTable:
 
 
 def rows(table: ScoreTable) -> dict[int, dict[str, float]]:
-    """As `read_scores` has them."""
+    """As in `Scores`."""
     return {
         int(idx): {
             name: float(values[k])
@@ -107,17 +107,17 @@ def as_dict(**changes: Any) -> str:
         ("[]", "its format is not 'endoscope-scores'"),
         ("[" * 100_000, "it is nested deeper"),
         (b"\xff" + encode(SCORES).encode(), "it is not UTF-8"),
-        (encode(SCORES).replace('"17"', '"18"'), "the key '18' comes twice"),
-        (encode(SCORES).replace('"epoch"', '"split"'), "the key 'split' comes twice"),
-        (encode(SCORES).replace('"loss": 0.25', '"accuracy": 0.25'), "the key 'accuracy' comes twice"),
-        (encode(SCORES).replace("3.0}", "null}"), "per_datapoint has a score that is no number"),
-        (encode(SCORES).replace("3.0}", "true}"), "per_datapoint has a score that is no number"),
-        (encode(SCORES).replace("3.0}", "[[1]]}"), "per_datapoint has a score that is no number"),
+        (encode(SCORES).replace('"17"', '"18"'), "the key '18' occurs twice"),
+        (encode(SCORES).replace('"epoch"', '"split"'), "the key 'split' occurs twice"),
+        (encode(SCORES).replace('"loss": 0.25', '"accuracy": 0.25'), "the key 'accuracy' occurs twice"),
+        (encode(SCORES).replace("3.0}", "null}"), "per_datapoint has a score that is not a number"),
+        (encode(SCORES).replace("3.0}", "true}"), "per_datapoint has a score that is not a number"),
+        (encode(SCORES).replace("3.0}", "[[1]]}"), "per_datapoint has a score that is not a number"),
         (encode(SCORES).replace("3.0}", "9" * 400 + "}"), "int too large to convert to float"),
-        (encode(SCORES).replace('"17"', '"017"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', '"1_7"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', f'"{2**63}"'), "per_datapoint has a key that is no datapoint's index"),
-        (encode(SCORES).replace('"17"', f'"{"9" * 5000}"'), "per_datapoint has a key that is no datapoint's index"),
+        (encode(SCORES).replace('"17"', '"017"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', '"1_7"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', f'"{2**63}"'), "per_datapoint has a key that is not a datapoint's index"),
+        (encode(SCORES).replace('"17"', f'"{"9" * 5000}"'), "per_datapoint has a key that is not a datapoint's index"),
         (as_dict(per_datapoint=[]), "per_datapoint is list, expected an object"),
         (as_dict(per_datapoint={"1": 5}), "per_datapoint.1 is int, expected an object"),
         (as_dict(directions={"loss": "lower"}), "directions has no entry for 'accuracy'"),
@@ -127,17 +127,17 @@ def as_dict(**changes: Any) -> str:
         (encode(SCORES).replace("},\n", "}\n"), "it is not JSON"),
     ],
 )
-def test_what_is_malformed_is_told(text: str | bytes, problem: str, tmp_path: Path) -> None:
-    table, (told,) = read(tmp_path, text)
+def test_malformed_files_are_reported(text: str | bytes, problem: str, tmp_path: Path) -> None:
+    table, (message,) = read(tmp_path, text)
     assert table is None
-    assert told.startswith(problem)
+    assert message.startswith(problem)
 
 
 @pytest.mark.parametrize("number", ["01", ".5", "1.", "+1", "1_0", "nan", "inf", "0x1", "1e", "--1", "", "1 2"])
-def test_what_json_does_not_take_for_a_number_is_none(number: str, tmp_path: Path) -> None:
-    table, (told,) = read(tmp_path, encode(SCORES).replace("3.0}", number + "}"))
+def test_only_json_numbers_are_numbers(number: str, tmp_path: Path) -> None:
+    table, (message,) = read(tmp_path, encode(SCORES).replace("3.0}", number + "}"))
     assert table is None
-    assert told.startswith("it is not JSON")
+    assert message.startswith("it is not JSON")
 
 
 @pytest.mark.parametrize("number", ["0", "-0", "12", "-7.25", "1e5", "1E-7", "2.5e+300", "1e999", "NaN", "-Infinity"])
@@ -154,7 +154,7 @@ def test_names_with_signs_of_patterns(tmp_path: Path) -> None:
     assert rows(table_of(tmp_path, scores)) == scores.per_datapoint
 
 
-def test_every_truncation_is_told(tmp_path: Path) -> None:
+def test_every_truncation_is_reported(tmp_path: Path) -> None:
     text = encode(SCORES).rstrip()
     for end in range(len(text)):
         table, problems = read(tmp_path, text[:end])
@@ -179,23 +179,23 @@ def test_a_file_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_file_is_not_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond JSON_LIMIT only the documented layout is taken, piece by piece."""
+    """Beyond JSON_LIMIT only the documented layout is read, piece by piece."""
     monkeypatch.setattr(score_table, "JSON_LIMIT", 400)
     monkeypatch.setattr(score_table, "_PIECE", 256)
     monkeypatch.setattr(score_table, "_AT_ONCE", 256)
     scores = Scores(SCORES.directions, {}, {}, {k: {"loss": k / 7} for k in range(1000)})
     assert rows(table_of(tmp_path, scores)) == scores.per_datapoint
     for text, problem in (
-        (json.dumps(json.loads(encode(scores))), "there is no line for per_datapoint"),
+        (json.dumps(json.loads(encode(scores))), "it has no line for per_datapoint"),
         (encode(scores)[:-3], "it ends before its last line"),
         (encode(scores).replace("},\n", "}\n", 1), "delimiter"),
-        (encode(scores).replace("\n }\n}\n", "\n }\n,}\n"), "there is more after per_datapoint"),
-        (encode(scores).replace(",\n ", " "), "there is no line for per_datapoint"),
+        (encode(scores).replace("\n }\n}\n", "\n }\n,}\n"), "it continues after per_datapoint"),
+        (encode(scores).replace(",\n ", " "), "it has no line for per_datapoint"),
         (encode(scores).replace('  "500"', "  " + " " * 1000 + '"500"'), "there is no comma and no end in "),
     ):
-        table, (told,) = read(tmp_path, text)
+        table, (message,) = read(tmp_path, text)
         assert table is None
-        assert told.startswith("its lines are not those of a score file: ") and problem in told
+        assert message.startswith("it does not have the layout of a score file: ") and problem in message
 
 
 def test_names_can_be_encoded(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_the_worst_come_first_as_with_scores(name: str, tmp_path: Path) -> None:
     assert table.indices[order].tolist() == [idx for idx, _ in read_scores(path).worst(name, 10)]
 
 
-def test_those_without_the_score_come_last(tmp_path: Path) -> None:
+def test_datapoints_without_the_score_come_last(tmp_path: Path) -> None:
     some = {1: {"b": 1.0}, 2: {"a": NAN}, 3: {"a": 1.0}}
     table = table_of(tmp_path, Scores({"a": "lower", "b": "lower"}, {}, {}, some))
     assert table.indices[table.worst_first("a")].tolist() == [2, 3, 1]
@@ -224,5 +224,5 @@ def test_those_without_the_score_come_last(tmp_path: Path) -> None:
 def test_a_score_that_no_datapoint_has(tmp_path: Path) -> None:
     with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'los'; closest: 'loss'"):
         table_of(tmp_path, SCORES).worst_first("los")
-    with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'x'; there are 'accuracy', 'loss'"):
+    with pytest.raises(ScoreNotFoundError, match="no datapoint has the score 'x'; its scores are 'accuracy', 'loss'"):
         table_of(tmp_path, SCORES).worst_first("x")

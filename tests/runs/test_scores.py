@@ -50,9 +50,9 @@ EXAMPLE = Scores(
 
 
 def as_dict(**changes: Any) -> dict[str, Any]:
-    whole = json.loads(encode(EXAMPLE))
-    whole.update(changes)
-    return whole  # type: ignore[no-any-return]
+    content = json.loads(encode(EXAMPLE))
+    content.update(changes)
+    return content  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- files
@@ -79,7 +79,7 @@ def test_any_names_indices_and_numbers_survive(per_datapoint: dict[int, dict[str
     assert list(back.per_datapoint) == sorted(per_datapoint)
 
 
-def test_the_file_is_the_documented_schema_with_nan_literals_and_one_line_a_datapoint(tmp_path: Path) -> None:
+def test_the_file_has_the_documented_schema_with_one_line_per_datapoint(tmp_path: Path) -> None:
     text = write_scores(EXAMPLE, tmp_path, split="validation", epoch=4).read_text()
     assert text == (
         "{\n"
@@ -99,7 +99,7 @@ def test_the_file_is_the_documented_schema_with_nan_literals_and_one_line_a_data
     )
 
 
-def test_the_document_shows_a_file_that_can_be_read() -> None:
+def test_the_example_in_the_docs_can_be_read() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert encode(decode(example)) == example
     for key in json.loads(example):
@@ -155,7 +155,7 @@ def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
         ({"per_datapoint": {"٣": {}}}, "per_datapoint has the key"),
     ],
 )
-def test_what_is_malformed_is_refused_with_file_and_cause(tmp_path: Path, text: Any, cause: str) -> None:
+def test_malformed_files_are_refused_with_file_and_cause(tmp_path: Path, text: Any, cause: str) -> None:
     path = tmp_path / "validation_scores.json"
     if isinstance(text, dict):
         text = json.dumps(as_dict(**text))
@@ -166,7 +166,7 @@ def test_what_is_malformed_is_refused_with_file_and_cause(tmp_path: Path, text: 
     assert isinstance(raised.value, ValueError)
 
 
-def test_twin_the_file_that_was_malformed_above_is_otherwise_fine(tmp_path: Path) -> None:
+def test_twin_the_well_formed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     path.write_text(json.dumps(as_dict()))
     assert encode(read_scores(path)) == encode(EXAMPLE)
@@ -212,11 +212,11 @@ def test_worst_of_none_or_fewer() -> None:
 
 @pytest.mark.parametrize("name", ["los", "macro_f1"])
 def test_worst_of_a_score_that_no_datapoint_has(name: str) -> None:
-    with pytest.raises(ScoreNotFoundError, match=f"no datapoint has the score '{name}'; (closest: 'loss'|there are)"):
+    with pytest.raises(ScoreNotFoundError, match=f"the score '{name}'; (closest: 'loss'|its scores are)"):
         EXAMPLE.worst(name)
 
 
-def test_the_path_for_writers_of_metrics_gives_the_same_objects() -> None:
+def test_the_other_import_path_has_the_same_objects() -> None:
     assert runners_scores.__all__ == scores_module.__all__
     for name in runners_scores.__all__:
         assert getattr(runners_scores, name) is getattr(scores_module, name)
@@ -238,7 +238,7 @@ def test_the_path_for_writers_of_metrics_gives_the_same_objects() -> None:
         ("a/iou/1", "a/iou/1"),
     ],
 )
-def test_scores_of_a_class_are_called_by_its_name(name: str, label: str) -> None:
+def test_scores_of_a_class_have_its_name(name: str, label: str) -> None:
     assert score_label(name, by_class=["iou"], class_names=["road", "car"]) == label
     assert score_label(name, by_class=[], class_names=["road", "car"]) == name
     assert score_label(name, by_class=["iou"], class_names=None) == name

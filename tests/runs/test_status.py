@@ -1,4 +1,4 @@
-"""A run that says that it is running is believed only while its process lives."""
+"""A run that recorded ``running`` is running only while its process is alive."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ LONG_AGO, JUST_NOW = NOW - timedelta(days=3), NOW - timedelta(seconds=5)
         (None, JUST_NOW, "running"),
         (None, LONG_AGO, "died"),
     ],
-    ids=range(11),  # those made of the values would differ between the processes that run the tests
+    ids=range(11),  # ids from the values would differ between the test processes
 )
 def test_running_or_died(process: str | None, last_heard: datetime | None, expected: str) -> None:
     assert true_status(About(status="running", process=process), last_heard, now=NOW) == expected
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted", "failed"])
-def test_an_end_that_was_told_is_believed(status: str) -> None:
+def test_a_recorded_end_is_the_status(status: str) -> None:
     assert true_status(About(status=status, process=ENDED), LONG_AGO, now=NOW) == status  # type: ignore[arg-type]
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_without_a_record_the_status_is_unknown() -> None:
     assert true_status(About(), JUST_NOW, now=NOW) == "unknown"
 
 

@@ -1,1 +1,1 @@
-"""The subcommands of ``endoscope``, one module each, and what they share. Importing this imports nothing heavy."""
+"""The subcommands of ``endoscope``, one module per command, and what they share."""

@@ -1,4 +1,4 @@
-"""Tensors of every kind as plain arrays, with what had to be changed for that; and their statistics."""
+"""Tensors of every kind as dense arrays, with what was converted; and their statistics."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ _NUMPY_LACKS |= {getattr(torch, n): torch.float32 for n in dir(torch) if n.start
 
 
 def dense(t: torch.Tensor) -> tuple[torch.Tensor, str | None]:
-    """A strided tensor of the same values, and what was changed for it."""
+    """A strided tensor of the same values, and the conversion in words."""
     if t.is_quantized:
-        return t.dequantize(), f"{_short(t.dtype)} dequantized to float32"
+        return t.dequantize(), f"{short(t.dtype)} dequantized to float32"
     if t.layout is not torch.strided:
-        return t.to_dense(), f"{_short(t.layout)} made dense"
+        return t.to_dense(), f"{short(t.layout)} made dense"
     return t, None
 
 
 def as_numpy(t: torch.Tensor) -> tuple[Array, str | None]:
-    """A strided tensor's values as an array, and what was changed for it: numpy has no bfloat16 and no float8."""
+    """The values of a strided tensor as an array, and the conversion in words: numpy has no bfloat16 and no float8."""
     if t.dtype not in _NUMPY_LACKS:
         return t.numpy(), None
     wider = _NUMPY_LACKS[t.dtype]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that complex32 is experimental
-        return t.to(wider).numpy(), f"{_short(t.dtype)} converted to {_short(wider)}"
+        warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental
+        return t.to(wider).numpy(), f"{short(t.dtype)} converted to {short(wider)}"
 
 
-def _short(name: object) -> str:
+def short(name: object) -> str:
+    """A dtype or layout without ``torch.``."""
     return str(name).removeprefix("torch.")
 
 
 def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
-    """Shape, dtype, and minimum, mean, maximum over the finite values; ``over`` says what these are of.
+    """Shape, dtype, and minimum, mean, maximum of the finite values; ``over`` says which values these are.
 
     >>> describe_array(torch.tensor([1.0, 2.0, float("nan")]))["mean"]
     1.5
@@ -46,12 +47,12 @@ def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
     if isinstance(value, np.ndarray):
         facts = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}
         return {**facts, **_statistics(value, "values")}
-    facts = {"type": "tensor", "dtype": _short(value.dtype), "shape": list(value.shape)}
+    facts = {"type": "tensor", "dtype": short(value.dtype), "shape": list(value.shape)}
     if value.is_quantized:
         return {**facts, **_statistics(value.dequantize().numpy(), "dequantized values")}
     if value.layout is not torch.strided:
         stored = value._values() if value.layout is torch.sparse_coo else value.values()
-        facts |= {"layout": _short(value.layout), "stored": stored.numel()}
+        facts |= {"layout": short(value.layout), "stored": stored.numel()}
         return {**facts, **_statistics(as_numpy(stored)[0], "stored values")}
     return {**facts, **_statistics(as_numpy(value)[0], "values")}
 

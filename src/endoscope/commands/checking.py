@@ -1,9 +1,9 @@
-"""Checking captures byte by byte: the result as facts and as lines."""
+"""Checking captures byte by byte: the result as facts and as lines of text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.filesize import decimal
@@ -11,67 +11,34 @@ from rich.filesize import decimal
 from endoscope.commands.captures import Capture, capture_facts, reading
 from endoscope.commands.console import progress
 from endoscope.commands.text import printable
-from endoscope.pages.reader import Damage
 from endoscope.pages.verify import verify_folder
 
 
-@dataclass(frozen=True)
-class CheckedCapture:
-    """A capture, what opening it told, and what is damaged in it; None where it could not be checked."""
-
-    about: dict[str, Any]
-    damage: tuple[Damage, ...] | None
-
-    def facts(self) -> dict[str, Any]:
-        if self.damage is None:
-            return {**self.about, "checked": False, "damage": None}
-        damage = [{**asdict(d), "indices": list(d.indices)} for d in self.damage]
-        return {**self.about, "checked": True, "damaged": len(damage), "damage": damage}
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    captures: tuple[CheckedCapture, ...]
-
-    @property
-    def checked(self) -> list[CheckedCapture]:
-        return [c for c in self.captures if c.damage is not None]
-
-    @property
-    def damaged(self) -> int:
-        return sum(len(c.damage or ()) for c in self.captures)
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.damaged else 0 if self.checked else 2
-
-    def facts(self) -> dict[str, Any]:
-        return {"captures": [c.facts() for c in self.captures], "damaged": self.damaged}
-
-    def lines(self) -> Iterator[str]:
-        for c in self.captures:
-            name = printable(c.about["capture"])
-            if c.damage is None:
-                yield f"{name}: not checked, because opening pickle pages can run code"
-            for d in c.damage or ():
-                yield printable(f"{name}/{d}")
-        yield self._summary()
-
-    def _summary(self) -> str:
-        pages, points, size = (sum(c.about[k] for c in self.checked) for k in ("pages", "datapoints", "bytes"))
-        found = f"damaged: {self.damaged}" if self.damaged else "all whole" if self.checked else "nothing was checked"
-        unfinished = sum(c.about["state"] == "unfinished" for c in self.checked)
-        still = f" ({unfinished} unfinished, checked as far as written)" if unfinished else ""
-        return f"captures {len(self.checked)}{still}, pages {pages}, datapoints {points}, {decimal(size)}: {found}"
-
-
-def check_captures(captures: Sequence[Capture]) -> CheckResult:
-    """Read everything; says on a terminal how far it is."""
-    checked = []
-    with progress(captures, "checking captures") as going:
-        for capture in going:
-            about = capture_facts(capture)
+def check_captures(captures: Sequence[Capture]) -> tuple[dict[str, Any], list[str], int]:
+    """Read and verify every byte, with a progress line on a terminal; returns facts, lines of text and exit code."""
+    all_facts: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for capture in progress(captures, "checking captures"):
+        facts = capture_facts(capture)
+        if capture.is_pickle:
+            facts |= {"checked": False, "damage": None}
+            lines.append(f"{printable(capture.name)}: not checked, because opening pickle pages can run code")
+        else:
             with reading(capture.folder):
-                damage = None if capture.is_pickle else tuple(verify_folder(capture.folder))
-            checked.append(CheckedCapture(about, damage))
-    return CheckResult(tuple(checked))
+                damage = verify_folder(capture.folder)
+            as_json = [{**asdict(d), "indices": list(d.indices)} for d in damage]
+            facts |= {"checked": True, "damaged": len(damage), "damage": as_json}
+            lines += [printable(f"{capture.name}/{d}") for d in damage]
+        all_facts.append(facts)
+    checked = [facts for facts in all_facts if facts["checked"]]
+    damaged = sum(facts["damaged"] for facts in checked)
+    result = f"damaged: {damaged}" if damaged else "no damage" if checked else "nothing was checked"
+    exit_code = 1 if damaged else 0 if checked else 2
+    return {"captures": all_facts, "damaged": damaged}, [*lines, f"{_totals(checked)}: {result}"], exit_code
+
+
+def _totals(checked: list[dict[str, Any]]) -> str:
+    pages, datapoints, nbytes = (sum(facts[name] for facts in checked) for name in ("pages", "datapoints", "bytes"))
+    unfinished = sum(facts["state"] == "unfinished" for facts in checked)
+    note = f" ({unfinished} unfinished, checked as far as written)" if unfinished else ""
+    return f"captures {len(checked)}{note}, pages {pages}, datapoints {datapoints}, {decimal(nbytes)}"

@@ -1,4 +1,4 @@
-"""The demo's data, model and configs, as a user would write them: a small CNN learns scikit-learn's digits."""
+"""The demo's data, model and configs, as a user would write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKPOINT_EVERY = 2
 
 
 class DigitNet(nn.Sequential):
-    """Two convolutions, the average over all positions, and a linear layer, for images of 8 x 8."""
+    """Two convolutions, global average pooling and a linear layer, for images of 8 x 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DigitNet(nn.Sequential):
 
 
 class Digits(Dataset[dict[str, Any]]):
-    """scikit-learn's 1,797 digits, three fifths to train; ``idx`` is the place in scikit-learn's dataset."""
+    """scikit-learn's 1,797 digits, three fifths for training; ``idx`` is the position in scikit-learn's dataset."""
 
     class_names = tuple("0123456789")
 
@@ -41,19 +41,21 @@ class Digits(Dataset[dict[str, Any]]):
         try:
             from sklearn import datasets  # type: ignore[import-untyped]
         except ImportError:
-            raise ConfigError("the digits need scikit-learn: pip install 'endoscope[demo]'") from None
+            raise ConfigError(
+                "the demo needs scikit-learn, which is not installed; install it with: pip install 'endoscope[demo]'"
+            ) from None
         digits = datasets.load_digits()
         self.images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
         self.labels = torch.tensor(digits.target)
         order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0)).tolist()
         fifth = len(order) // 5
-        self._places = {"eval": order[:fifth], "val": order[fifth : 2 * fifth], "train": order[2 * fifth :]}[split]
+        self._positions = {"eval": order[:fifth], "val": order[fifth : 2 * fifth], "train": order[2 * fifth :]}[split]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __getitem__(self, k: int) -> dict[str, Any]:
-        idx = self._places[k]
+        idx = self._positions[k]
         return {"inputs": self.images[idx], "labels": self.labels[idx], "meta_info": {"idx": idx}}
 
 
@@ -66,7 +68,7 @@ DEBUGGER = {"class": SequentialDebugger, "args": {"page_size_mb": 8, "debuggers_
 
 
 def training_config(work_dir: Path, *, epochs: int) -> dict[str, Any]:
-    """Train, validate after every epoch, look inside at every second one and the last."""
+    """Train, validate after every epoch, capture at every second epoch and the last."""
     return {
         "work_dir": str(work_dir),
         "epochs": epochs,
@@ -84,7 +86,7 @@ def training_config(work_dir: Path, *, epochs: int) -> dict[str, Any]:
 
 
 def evaluation_config(work_dir: Path, checkpoint: Path) -> dict[str, Any]:
-    """Evaluate the last checkpoint of a run on digits that it has never seen."""
+    """Evaluate the last checkpoint of a run on digits that it has not seen."""
     return {
         "work_dir": str(work_dir),
         "checkpoint": str(checkpoint),

@@ -1,9 +1,9 @@
-"""An export: which datapoints go into the file, and what is said about it afterwards."""
+"""Exporting datapoints: which ones go into the file, and the summary."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from rich.filesize import decimal
 
 from endoscope.commands.captures import Capture
 from endoscope.commands.console import progress
-from endoscope.commands.datapoints import means, read_intact
+from endoscope.commands.datapoints import alternatives, matches, read_intact
 from endoscope.commands.export_formats import Export, open_export
 from endoscope.commands.text import printable
-from endoscope.errors import DamagedRecordError, DatapointNotFoundError, closest
+from endoscope.errors import DamagedRecordError, DatapointNotFoundError
 from endoscope.pages.reader import DebugOutputs
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, what was changed for it, and what is damaged and therefore not in it."""
+    """The exported file: conversions of tensors and how many of each, and the damage that was left out."""
 
     path: Path
     datapoints: int
@@ -38,35 +38,37 @@ class Exported:
 def export_datapoints(
     capture: Capture, path: Path, *, indices: Sequence[int], names: Sequence[str], overwrite: bool
 ) -> Exported:
-    """Write the chosen datapoints (all without ``indices``) of the chosen debuggers (all without ``names``)."""
+    """Write the datapoints ``indices`` (empty: all) of the debuggers ``names`` (empty: all)."""
     about = {"capture": capture.name, "epoch": capture.epoch}
     with capture.open() as outputs, open_export(path, about, overwrite=overwrite) as export:
         for idx in indices:
             if idx not in outputs:
-                outputs.list(idx)  # raises, and says what is there
+                outputs.list(idx)  # raises an error that says which datapoints exist
+        selected = list(dict.fromkeys(indices)) or list(outputs)
         damage = [] if indices else [printable(str(d)) for d in outputs.seen_damage]
-        written = _write(outputs, export, list(dict.fromkeys(indices)) or list(outputs), names, damage)
+        existing: dict[str, None] = {}  # in order
+        written = 0
+        for idx in progress(selected, "exporting"):
+            try:
+                existing |= dict.fromkeys(outputs.list(idx) if names else ())
+                written += _write(outputs, export, idx, names, damage)
+            except DamagedRecordError as e:
+                damage.append(printable(str(e)))
+        for name in names:
+            _check_name(name, existing)
     return Exported(path, written, export.tensors, export.changes, damage)
 
 
-def _write(outputs: DebugOutputs, export: Export, chosen: list[int], names: Sequence[str], damage: list[str]) -> int:
-    """Write datapoint after datapoint; adds to ``damage``, and returns how many were written."""
-    written = 0
-    present: dict[str, None] = {}
-    with progress(chosen, "exporting") as going:
-        for idx in going:
-            try:
-                held, damaged = read_intact(outputs, idx, names)
-                if names:
-                    present |= dict.fromkeys(outputs.list(idx))
-                damage += [f"{name!r} of {printable(str(e))}" for name, e in damaged.items()]
-                if held or not damaged:
-                    export.add(idx, held, outputs.notes(idx))
-                    written += 1
-            except DamagedRecordError as e:
-                damage.append(printable(str(e)))
-    for name in names:
-        if not any(means(name, p) for p in present):
-            there = closest(name, present) or f"; there are {', '.join(map(repr, present)) or 'none'}"
-            raise DatapointNotFoundError(f"no datapoint has anything from {name!r}{there}")
-    return written
+def _check_name(name: str, existing: Collection[str]) -> None:
+    if not any(matches(name, other) for other in existing):
+        raise DatapointNotFoundError(f"no datapoint has a value from {name!r}{alternatives(name, existing)}")
+
+
+def _write(outputs: DebugOutputs, export: Export, idx: int, names: Sequence[str], damage: list[str]) -> bool:
+    """Write the readable values of a datapoint, add the others to ``damage``; whether anything was written."""
+    values, errors = read_intact(outputs, idx, names)
+    damage += [f"{name!r} of {printable(str(e))}" for name, e in errors.items()]
+    if errors and not values:
+        return False
+    export.add(idx, values, outputs.notes(idx))
+    return True

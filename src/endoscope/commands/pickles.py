@@ -1,4 +1,4 @@
-"""Converting pickle pages, which is the one command that opens a pickle."""
+"""Converting pickle pages. Only ``endoscope pages import`` opens a pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endoscope.pages.reader import debugger_folder
 
 DANGER = "opening a pickle can run any code that its author put into it"
 
-# What unpickling is known to raise for a file that is broken, or made where other modules are installed.
+# What unpickling raises for a damaged file, and for one that needs modules that are not installed.
 _UNREADABLE = (pickle.UnpicklingError, zlib.error, AttributeError, EOFError, ImportError, LookupError, OSError,
                RuntimeError, TypeError, ValueError)  # fmt: skip
 
@@ -29,8 +29,8 @@ def pickle_folder(directory: Path) -> Path:
 
 
 def convert_pages(source: Path, target: Path) -> str:
-    """Convert trusted pages; returns what was done as a sentence."""
-    pickle_pages.joblib()  # missing: say so before a folder is made
+    """Convert trusted pages; returns a summary as text."""
+    pickle_pages.joblib()  # if it is missing, fail before creating the folder
     prepare_folder(target, rank=None)
     try:
         datapoints = pickle_pages.convert(source, target)

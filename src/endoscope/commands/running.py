@@ -1,4 +1,4 @@
-"""What ``endoscope train`` and ``endoscope eval`` share: from a config file to a runner that has run."""
+"""``endoscope train CONFIG`` and ``endoscope eval CONFIG``: from a config file to a finished run."""
 
 from __future__ import annotations
 
@@ -13,60 +13,87 @@ from typing import Any, Literal
 import click
 
 _CONFIG = click.Path(dir_okay=False, path_type=Path)
+Job = Literal["train", "eval"]
 
 
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """CONFIG, or ``--config-filepath CONFIG``, and ``--set key=value``."""
-    changed = "Change a key of the config, as in --set optimizer.args.lr=0.01."
-    command = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=changed)(command)
-    again = "CONFIG by the name of an option, as main.py and eval.py are given it."
-    command = click.option("--config-filepath", "config_filepath", type=_CONFIG, metavar="CONFIG", help=again)(command)
+def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    change = "Change a key of the config, as in --set optimizer.args.lr=0.01; may be repeated."
+    command = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=change)(command)
+    same = "The same as CONFIG; main.py and eval.py use this form."
+    command = click.option("--config-filepath", "config_filepath", type=_CONFIG, metavar="CONFIG", help=same)(command)
     return click.argument("config", type=_CONFIG, required=False)(command)
 
 
-def run_config(
-    job: Literal["train", "eval"], config: Path | None, config_filepath: Path | None, overrides: Sequence[str]
-) -> None:
-    """Run the job that a config file describes; an interrupted one ends the process with the signal's exit code."""
-    if (config is None) == (config_filepath is None):
-        raise click.UsageError("give the config file" if config is None else "give one config file, not two")
+@click.command()
+@_config_options
+def train(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
+    """Train a model as CONFIG describes.
+
+    CONFIG is a Python file with config = {...}. A run that was stopped is resumed.
+    """
+    _run_config("train", config, config_filepath, overrides)
+
+
+@click.command()
+@_config_options
+def eval(config: Path | None, config_filepath: Path | None, overrides: tuple[str, ...]) -> None:
+    """Evaluate a model as CONFIG describes, with its debuggers enabled.
+
+    CONFIG is a Python file with config = {...}.
+    """
+    _run_config("eval", config, config_filepath, overrides)
+
+
+def _run_config(job: Job, config: Path | None, config_filepath: Path | None, overrides: Sequence[str]) -> None:
+    """Run the job. An interrupted run exits with the signal's exit code."""
     path = config or config_filepath
-    assert path is not None
+    if path is None:
+        raise click.UsageError(f"no config file; expected: endoscope {job} CONFIG")
+    if config is not None and config_filepath is not None:
+        raise click.UsageError("two config files; give CONFIG or --config-filepath CONFIG, not both")
     try:
         _run(job, path, overrides)
     except KeyboardInterrupt as e:
-        code = getattr(e, "exit_code", None)
-        if code is None:  # before the run began, or for the second time
+        exit_code = getattr(e, "exit_code", None)
+        if exit_code is None:  # before the run began, or a second Ctrl-C
             click.echo("interrupted", err=True)
             sys.exit(128 + signal.SIGINT)
-        after = "the same command resumes it after the last whole epoch" if job == "train" else "start it again"
-        if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks
-            click.echo(f"{e}; {after}", err=True)
-        sys.exit(code)
+        advice = "the same command resumes it after the last complete epoch" if job == "train" else "start it again"
+        if os.environ.get("RANK", "0") == "0":  # under torchrun one process prints
+            click.echo(f"{e}; {advice}", err=True)
+        sys.exit(exit_code)
 
 
-def _run(job: Literal["train", "eval"], path: Path, overrides: Sequence[str]) -> None:
+def _run(job: Job, path: Path, overrides: Sequence[str]) -> None:
+    from endoscope.runners.config.file import apply_overrides, load_config
+    from endoscope.runners.config.settings import key_names
+
+    # The runner comes first, because it defines which other keys exist.
+    of_runner = [override for override in overrides if override.partition("=")[0].strip() == "runner"]
+    others = [override for override in overrides if override not in of_runner]
+    config = apply_overrides(load_config(path), of_runner)
+    runner_class = _runner_class(job, config.get("runner"))
+    runner = runner_class(apply_overrides(config, others, keys=key_names(runner_class.settings_class)))
+    runner.run()
+    runner.progress.say(f"to look at it:  endoscope view {quote(str(runner.settings.work_dir))}")
+
+
+def _runner_class(job: Job, value: Any) -> Any:
+    """The class that the config's key ``runner`` names, or the default."""
     from endoscope.errors import ConfigError
     from endoscope.runners.config import kinds
-    from endoscope.runners.config.file import apply_overrides, load_config
-    from endoscope.runners.config.settings import key_names, read_key
+    from endoscope.runners.config.settings import read_key
     from endoscope.runners.loops.runner import BaseRunner
     from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 
-    loaded = load_config(path)
-    # The runner comes first: it says which other keys there are.
-    of_runner = [one for one in overrides if one.partition("=")[0].strip() == "runner"]
-    chosen = apply_overrides(loaded, of_runner)
-    if chosen.get("runner") is not None:
-        chosen["runner"] = read_key("runner", chosen["runner"])
-    runner = chosen.get("runner") or (SupervisedTrainer if job == "train" else SupervisedEvaluator)
-    if not (issubclass(runner, BaseRunner) and getattr(runner, "job", None) == job):
-        base, default = ("Trainer", SupervisedTrainer) if job == "train" else ("Evaluator", SupervisedEvaluator)
+    default: type[BaseRunner] = SupervisedTrainer if job == "train" else SupervisedEvaluator
+    if value is None:
+        return default
+    runner_class = read_key("runner", value)
+    if not (issubclass(runner_class, BaseRunner) and getattr(runner_class, "job", None) == job):
+        base = "BaseTrainer" if job == "train" else "BaseEvaluator"
         raise ConfigError(
-            f"runner: found {kinds.shown(runner)}; expected a subclass of endoscope.runners.Base{base}\n"
-            f"--set runner=None takes {default.__name__}, --set runner=MODULE.CLASS your own"
+            f"runner: found {kinds.shown(runner_class)}; expected a subclass of endoscope.runners.{base}\n"
+            f"--set runner=None uses {default.__name__}, --set runner=MODULE.CLASS your own"
         )
-    others = [one for one in overrides if one not in of_runner]
-    made = runner(apply_overrides(chosen, others, keys=key_names(runner.settings_class)))
-    made.run()
-    made.progress.say(f"to look at it:  endoscope view {quote(str(made.settings.work_dir))}")
+    return runner_class

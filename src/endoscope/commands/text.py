@@ -1,10 +1,10 @@
-"""Text from a run or from the system, made safe to show."""
+"""Text from a run or from the system, made safe to print."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""``text`` with its control characters and other unprintable ones escaped.
+    r"""``text`` with control characters and other unprintable characters escaped.
 
     >>> printable("red\x1b[31m\n")
     'red\\x1b[31m\\n'

@@ -1,4 +1,4 @@
-"""Facts (see `describe`) as a tree for the terminal. What does not fit is shortened, and says so."""
+"""Facts (see `describe`) as a tree for the terminal. Shortened values say so."""
 
 from __future__ import annotations
 
@@ -9,65 +9,64 @@ from rich.text import Text
 from rich.tree import Tree
 
 from endoscope.commands.text import printable
+from endoscope.render.plain import shortened
 
 MAX_TEXT = 120
 MAX_VALUES = 6
 MAX_ITEMS = 24
-ROUNDED = "numbers are rounded to 6 digits; --json gives them in full"
+ROUNDED = "numbers are rounded to 6 digits; --json shows them in full"
 
-_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def datapoint_tree(title: str, debuggers: Mapping[str, dict[str, Any]]) -> Tree:
-    """One branch a debugger."""
+    """One branch per debugger."""
     tree = Tree(Text(title, style="bold"))
     for name, facts in debuggers.items():
-        _grow(tree, name, facts, "bold cyan")
+        _add(tree, name, facts, "bold cyan")
     return tree
 
 
-def _grow(tree: Tree, name: str, facts: dict[str, Any], style: str = "cyan") -> None:
+def _add(tree: Tree, name: str, facts: dict[str, Any], style: str = "cyan") -> None:
     label = Text(printable(name), style=style)
     label.append("  ")
-    label.append_text(one_line(facts))
+    label.append_text(_line(facts))
     branch = tree.add(label)
-    items = facts.get("items")
-    if not items:
-        return
-    named = list(items.items()) if isinstance(items, dict) else [(str(k), v) for k, v in enumerate(items)]
-    for key, value in named[:MAX_ITEMS]:
-        _grow(branch, key, value)
-    if len(named) > MAX_ITEMS:
-        branch.add(Text(f"… {len(named) - MAX_ITEMS} more, all of them with --json", style="dim"))
+    items = facts.get("items", {})
+    pairs = list(items.items()) if isinstance(items, dict) else [(str(k), v) for k, v in enumerate(items)]
+    for key, value in pairs[:MAX_ITEMS]:
+        _add(branch, key, value)
+    if len(pairs) > MAX_ITEMS:
+        branch.add(Text(f"… {len(pairs) - MAX_ITEMS} more; --json shows all", style="dim"))
 
 
-def one_line(facts: dict[str, Any]) -> Text:
-    """What a value is, without what is inside it."""
-    kind = facts["type"]
+def _line(facts: dict[str, Any]) -> Text:
+    """A value on one line, without the members of a container."""
+    kind = printable(facts["type"])
     if "damaged" in facts:
         return Text(f"damaged: {printable(facts['damaged'])}", style="bold red")
-    if kind in ("tensor", "array"):
-        return _array(facts)
+    if "dtype" in facts:
+        return _tensor(facts)
     if "items" in facts:
-        return Text(f"{printable(kind)}, {_count(len(facts['items']), 'item')}", style="dim")
+        return Text(f"{kind}, {_count(len(facts['items']), 'item')}", style="dim")
     if "values" in facts:
         return _values(facts)
     if "text" in facts:
-        return Text.assemble((f"{printable(kind)}, {facts['stored']}: ", "dim"), _shortened(facts["text"]))
+        return Text.assemble((f"{kind}, {facts['stored']}: ", "dim"), _quoted(facts["text"]))
     if "value" not in facts:  # bytes
         return Text(f"{kind}, {_count(facts['length'], 'byte')}", style="dim")
     return _scalar(facts["value"], kind)
 
 
-def _array(facts: dict[str, Any]) -> Text:
+def _tensor(facts: dict[str, Any]) -> Text:
     sparse = f" {facts['layout']}, {facts['stored']} stored" if "layout" in facts else ""
     line = Text(f"{facts['type']} {facts['dtype']} {facts['shape']}{sparse}", style="green")
-    if facts["min"] is not None:
+    if facts["min"] is None:
+        line.append("  no finite value" if facts["non_finite"] else "  no values", style="dim")
+    else:
         for name in ("min", "mean", "max"):
             line.append(f"  {name} ", style="dim")
-            line.append(str(facts[name]) if isinstance(facts[name], int) else f"{facts[name]:.6g}")
-    else:
-        line.append("  no finite value" if facts["non_finite"] else "  no values", style="dim")
+            line.append(_number(facts[name]))
     if facts["non_finite"]:
         line.append(f"  {facts['non_finite']} non-finite", style="bold red")
     if facts["over"] != "values" and facts["min"] is not None:
@@ -80,27 +79,29 @@ def _values(facts: dict[str, Any]) -> Text:
     line = Text("[")
     for k, value in enumerate(values[:MAX_VALUES]):
         line.append(", " if k else "")
-        line.append_text(_scalar(value, "str" if isinstance(value, str) and value not in _NOT_FINITE else ""))
-    left = len(values) - MAX_VALUES
-    line.append(f", … {left} more]" if left > 0 else "]")
+        line.append_text(_scalar(value, "str" if isinstance(value, str) and value not in _NON_FINITE else ""))
+    more = len(values) - MAX_VALUES
+    line.append(f", … {more} more]" if more > 0 else "]")
     line.append(f"  {facts['type']} of {len(values)}", style="dim")
     return line
 
 
 def _scalar(value: Any, kind: str) -> Text:
     if kind == "str" and isinstance(value, str):
-        return _shortened(value)
-    if value in _NOT_FINITE:
+        return _quoted(value)
+    if value in _NON_FINITE:
         return Text(value, style="bold red")
     if isinstance(value, str):
-        return Text.assemble(printable(value), (f"  {printable(kind)}", "dim"))
-    return Text(f"{value:.6g}" if isinstance(value, float) else str(value))
+        return Text.assemble(printable(value), (f"  {kind}", "dim"))
+    return Text(_number(value))
 
 
-def _shortened(text: str) -> Text:
-    if len(text) <= MAX_TEXT:
-        return Text(f'"{printable(text)}"')
-    return Text.assemble(f'"{printable(text[:MAX_TEXT])}…"', (f"  shortened from {len(text)} characters", "dim"))
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _quoted(text: str) -> Text:
+    return Text(f'"{printable(shortened(text, MAX_TEXT))}"')
 
 
 def _count(n: int, noun: str) -> str:
@@ -108,14 +109,14 @@ def _count(n: int, noun: str) -> str:
 
 
 # ---------------------------------------------------------------- notes
-_SAID = {"absent": "is absent: ", "failures": "failed: ", "calls": "calls of its layer: "}
+_NOTES = {"absent": "is absent: ", "failures": "failed: ", "calls": "calls of its layer: "}
 
 
 def notes_tree(notes: Mapping[str, Any]) -> Tree:
-    """What is absent and why, what failed, and which layers ran more than once."""
+    """Absent values and the reason, failures, and layers that ran more than once."""
     tree = Tree(Text("notes", style="bold"))
-    for kind, held in notes.items():
-        for name, what in held.items() if isinstance(held, dict) else [(kind, held)]:
-            said = printable(f"{_SAID.get(kind, f'{kind}: ')}{what}")
-            tree.add(Text.assemble((printable(name), "cyan"), "  ", (said, "red" if kind == "failures" else "")))
+    for kind, entries in notes.items():
+        for name, entry in entries.items() if isinstance(entries, dict) else [(kind, entries)]:
+            text = printable(f"{_NOTES.get(kind, f'{kind}: ')}{entry}")
+            tree.add(Text.assemble((printable(name), "cyan"), "  ", (text, "red" if kind == "failures" else "")))
     return tree

@@ -1,8 +1,11 @@
-"""``endoscope view WORK_DIR ...``: the eval viewer in a browser, or with ``--export`` a selection as one page."""
+"""``endoscope view WORK_DIR ...``: the viewer in a browser, or with ``--export`` a selection as one HTML file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,24 +14,24 @@ from endoscope.errors import ConfigError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_EXPORTED = {"datapoints": "--datapoints", "worst": "--worst", "metric": "--metric", "epochs": "--epochs"}
+_FOR_EXPORT = ("datapoints", "worst", "metric", "epochs", "overwrite")
 
 
 class ViewerMissing(ConfigError):
-    """A package that the viewer needs is not installed; the text says what to do."""
+    """A package that the viewer needs is not installed; the message says what to install."""
 
 
 @click.command()
 @click.argument("work_dirs", metavar="WORK_DIR...", nargs=-1, required=True, type=_FOLDER)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0, the default, takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others than loopback expose it.")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
-@click.option("--export", metavar="FILE.html", type=_FILE, help="Write a page that opens from disk, and serve nothing.")
-@click.option("--datapoints", metavar="3,17,42", help="Exported datapoints, by index.")
-@click.option("--worst", type=click.IntRange(0), help="So many of the worst datapoints are exported; 12 by default.")
-@click.option("--metric", help="The score by which they are the worst; the first one by default.")
-@click.option("--epochs", metavar="last|all|0,4", help="Exported epochs; the last scored one by default.")
-@click.option("--overwrite", is_flag=True, help="Let --export replace a file.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0, the default, means any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address; any but loopback exposes the runs.")
+@click.option("--no-browser", is_flag=True, help="Print the address, open no browser.")
+@click.option("--export", metavar="FILE.html", type=_FILE, help="Write a selection as one HTML file; serve nothing.")
+@click.option("--datapoints", metavar="3,17,42", help="Export these datapoints.")
+@click.option("--worst", type=click.IntRange(0), help="Export this many of the worst datapoints; by default 12.")
+@click.option("--metric", help="The score that decides which are the worst; by default the first one.")
+@click.option("--epochs", metavar="last|all|0,4", help="Export these epochs; by default the last one with scores.")
+@click.option("--overwrite", is_flag=True, help="Let --export replace FILE.html.")
 @click.pass_context
 def view(
     context: click.Context,
@@ -43,23 +46,29 @@ def view(
     epochs: str | None,
     overwrite: bool,
 ) -> None:
-    """Open the runs in each WORK_DIR, a run or a folder of runs, in the browser. Nothing in them is changed."""
-    if export is not None:
-        _export(work_dirs, export, datapoints, worst, metric, epochs, overwrite=overwrite)
+    """Open runs in the browser.
+
+    Each WORK_DIR is a run or a folder of runs. Nothing in them is changed.
+    """
+    if export is None:
+        for option in _FOR_EXPORT:
+            if (value := context.params[option]) is not None and value is not False:
+                raise ConfigError(f"--{option} belongs to --export FILE.html; in the browser, choose there")
+        serve(work_dirs, host=host, port=port, browser=not no_browser)
         return
-    alone = [option for name, option in _EXPORTED.items() if context.params[name] is not None]
-    if alone or overwrite:
-        raise ConfigError(f"{(alone or ['--overwrite'])[0]} belongs to --export FILE.html; in the browser choose there")
-    serve(work_dirs, host=host, port=port, browser=not no_browser)
+    with _needs_packages():
+        from endoscope.report.export import Wanted
+        from endoscope.report.export import export as write
+    wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
+    size = write(work_dirs, export, wanted, overwrite=overwrite)
+    click.echo(f"wrote {export} ({size / 1e6:.1f} MB); it opens in any browser, without a server")
 
 
 def serve(work_dirs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, browser: bool) -> None:
-    """Answer until a signal ends it; the address is printed once it does."""
-    try:
+    """Serve the runs until a signal. The address is printed when the server is ready."""
+    with _needs_packages():
         from endoscope.viewer.security import is_loopback
         from endoscope.viewer.serve import Server
-    except ModuleNotFoundError as e:
-        raise _missing(e) from e
     if not is_loopback(host):
         text = f"listening at {host}: whoever has the address and its token can read these runs; nothing is encrypted"
         click.echo(f"{text}, and ssh -L is safer", err=True)
@@ -68,42 +77,20 @@ def serve(work_dirs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, 
 
         def ready() -> None:
             click.echo(f"Endoscope shows the runs at {server.address} (Ctrl-C ends it)")
-            if browser:
-                _open(server.address)
+            if browser:  # in a thread, because opening some browsers blocks
+                threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
 
         server.run(ready)
 
 
-def _export(
-    work_dirs: Sequence[Path],
-    file: Path,
-    datapoints: str | None,
-    worst: int | None,
-    metric: str | None,
-    epochs: str | None,
-    *,
-    overwrite: bool,
-) -> None:
+@contextlib.contextmanager
+def _needs_packages() -> Iterator[None]:
+    """Raise `ViewerMissing` if an import in the block lacks a package; a missing module of our own is a bug."""
     try:
-        from endoscope.report.export import Wanted, export
+        yield
     except ModuleNotFoundError as e:
-        raise _missing(e) from e
-    wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
-    size = export(work_dirs, file, wanted, overwrite=overwrite)
-    click.echo(f"wrote {file} ({size / 1e6:.1f} MB); it opens in any browser, without a server")
-
-
-def _missing(e: ModuleNotFoundError) -> Exception:
-    if e.name is None or e.name.partition(".")[0] == "endoscope":
-        return e
-    return ViewerMissing(
-        f"the viewer needs {e.name!r}, which is not installed; install it with: pip install 'endoscope[viewer]'"
-    )
-
-
-def _open(address: str) -> None:
-    """In a thread, because some browsers are waited for."""
-    import threading
-    import webbrowser
-
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        if e.name is None or e.name.partition(".")[0] == "endoscope":
+            raise
+        raise ViewerMissing(
+            f"the viewer needs {e.name!r}, which is not installed; install it with: pip install 'endoscope[viewer]'"
+        ) from e

@@ -1,4 +1,4 @@
-"""What the folder of a run holds, read back: needs neither the model nor the user's code, and runs nothing."""
+"""Reading the folder of a run. Needs neither the model nor the user's code, and executes nothing from the folder."""
 
 from endoscope.runs.find import Found, find_runs
 from endoscope.runs.run import Epoch, Run, RunNotFoundError

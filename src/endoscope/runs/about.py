@@ -1,4 +1,4 @@
-"""About: what run.json says of a run, checked field by field."""
+"""About: the contents of run.json, checked field by field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from endoscope.runs import fields
 from endoscope.runs.fields import Fields
-from endoscope.runs.files import Decoded, Unreadable, load_json, plain
+from endoscope.runs.files import Decoded, load_json, plain
 from endoscope.runs.scores import Direction
 
 FORMAT = "endoscope-run"
@@ -17,12 +17,12 @@ VERSION = 1
 
 Job = Literal["train", "eval"]
 Status = Literal["running", "finished", "interrupted", "failed"]
-"""How a run says that it is."""
+"""The status that a run writes about itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What run.json says; None and empty where it says nothing, or nothing that can be true."""
+    """The contents of run.json. Missing and invalid fields are None or empty."""
 
     job: Job | None = None
     status: Status | None = None
@@ -36,33 +36,27 @@ class About:
     host: str | None = None
     pid: int | None = None
     process: str | None = None
-    """Of rank 0, as `endoscope.runs.process.identity` has it."""
+    """The process of rank 0; see `endoscope.runs.process.identity`."""
     seed: int | None = None
     device: str | None = None
     precision: str | None = None
     world_size: int | None = None
     epochs: int | None = None
-    """How many are wanted."""
+    """The number of epochs in the config."""
     checkpoint_epochs: tuple[int, ...] | None = None
     class_names: tuple[str, ...] | None = None
     by_class: tuple[str, ...] | None = None
-    """Scores that exist for each class, as ``iou`` for ``iou/0``, ``iou/1``; `score_label` shows them by name."""
+    """Scores with one value per class, such as ``iou`` for ``iou/0`` and ``iou/1``; see `score_label`."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
-    """The whole file as plain data, with what is not listed here: ``git``, ``versions``, keys of other versions."""
+    """The complete file as plain data, including ``git``, ``versions`` and keys of other versions."""
 
 
 def read_about(file: BinaryIO) -> Decoded[About]:
-    """What a run.json says, and what is wrong with it."""
-    found = plain(load_json(file))
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise Unreadable(f"its format is not {FORMAT!r}")
-    version = found.get("version")
-    if type(version) is not int or version < 1:
-        raise Unreadable(f"its version is {fields.shown(version)}; expected {VERSION}")
-    if version > VERSION:
-        raise Unreadable(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
-    f = Fields(found)
+    """The contents of a run.json, and what is wrong with them."""
+    content = plain(load_json(file))
+    fields.check_format(content, FORMAT, VERSION)
+    f = Fields(content)
     about = About(
         job=f.take("job", _one_of(Job)),
         status=f.take("status", _one_of(Status)),
@@ -85,10 +79,10 @@ def read_about(file: BinaryIO) -> Decoded[About]:
         class_names=f.take("class_names", fields.texts),
         by_class=f.take("by_class", fields.texts),
         directions=f.table("directions", fields.direction),
-        details=found,
+        details=content,
     )
     for key in ("job", "status"):
-        if found.get(key) is None:
+        if content.get(key) is None:
             f.problems.append(f"it has no {key!r}")
     return about, f.problems
 

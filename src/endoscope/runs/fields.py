@@ -1,20 +1,21 @@
-"""The fields of a JSON object, each read as what it has to be: one that is something else is told and left out."""
+"""Reading the fields of a JSON object with their types. Invalid fields are reported and left out."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
 Direction = Literal["higher", "lower"]
-"""Which scores are better."""
+"""Which values of a score are better."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
 class Fields:
-    """Takes fields out of an object, and keeps what was wrong with them.
+    """The fields of an object, and the problems with those that were taken.
 
     >>> fields = Fields({"epoch": 4, "step": "many"})
     >>> fields.take("epoch", count), fields.take("step", count)
@@ -23,14 +24,14 @@ class Fields:
     ["step is 'many'; expected a whole number, 0 or more"]
     """
 
-    def __init__(self, found: dict[str, Any], *, within: str = "", problems: list[str] | None = None) -> None:
-        self.found = found
+    def __init__(self, content: dict[str, Any], *, within: str = "", problems: list[str] | None = None) -> None:
+        self.content = content
         self.problems = [] if problems is None else problems
         self._within = within
 
     def take(self, key: str, read: Callable[[Any], T]) -> T | None:
-        """One field; None when it is missing, null or wrong."""
-        value = self.found.get(key)
+        """One field; None if it is missing, null or invalid."""
+        value = self.content.get(key)
         if value is None:
             return None
         try:
@@ -40,15 +41,25 @@ class Fields:
             return None
 
     def table(self, key: str, read: Callable[[Any], V]) -> dict[str, V]:
-        """An object of alike values; those that are wrong are left out."""
-        found = self.take(key, mapping)
-        inside = Fields(found or {}, within=f"{self._within}{key}.", problems=self.problems)
-        values = {name: inside.take(name, read) for name in inside.found}
+        """An object whose values have one type; invalid values are left out."""
+        inside = Fields(self.take(key, mapping) or {}, within=f"{self._within}{key}.", problems=self.problems)
+        values = {name: inside.take(name, read) for name in inside.content}
         return {name: value for name, value in values.items() if value is not None}
 
 
+def check_format(content: Any, name: str, version: int) -> None:
+    """Raise ValueError unless ``content`` is an object in this format, in a version that we read."""
+    if not isinstance(content, dict) or content.get("format") != name:
+        raise ValueError(f"its format is not {name!r}")
+    its_version = content.get("version")
+    if type(its_version) is not int or its_version < 1:
+        raise ValueError(f"its version is {shown(its_version)}; expected {version}")
+    if its_version > version:
+        raise ValueError(f"it has version {its_version}, this Endoscope reads {version}; upgrade Endoscope")
+
+
 def shown(value: Any) -> str:
-    """A value in a sentence: short text and numbers as they are, others by their type."""
+    """A value in a message: short text and numbers as they are, others by their type."""
     if isinstance(value, (str, int, float)):
         return repr(value[:40] if isinstance(value, str) else value)[:44]
     return f"a {type(value).__name__}"
@@ -60,22 +71,10 @@ def text(value: Any) -> str:
     return value
 
 
-def texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError("expected a list of texts")
-    return tuple(value)
-
-
 def count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("expected a whole number, 0 or more")
     return value
-
-
-def counts(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list of whole numbers")
-    return tuple(map(count, value))
 
 
 def number(value: Any) -> float:
@@ -84,10 +83,23 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    return _items(value, text, "texts")
+
+
+def counts(value: Any) -> tuple[int, ...]:
+    return _items(value, count, "whole numbers, 0 or more")
+
+
 def numbers(value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list of numbers")
-    return tuple(map(number, value))
+    return _items(value, number, "numbers")
+
+
+def _items(value: Any, read: Callable[[Any], T], what: str) -> tuple[T, ...]:
+    if isinstance(value, list):
+        with contextlib.suppress(ValueError):
+            return tuple(map(read, value))
+    raise ValueError(f"expected a list of {what}")
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -103,9 +115,9 @@ def direction(value: Any) -> Direction:
 
 
 def time(value: Any) -> datetime:
-    """A time as ISO 8601 has it; in UTC where it does not say."""
+    """A time in ISO 8601; without a time zone it is UTC."""
     try:
-        found = datetime.fromisoformat(text(value))
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+        at = datetime.fromisoformat(text(value))
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("expected a time like 2024-02-29T12:00:00+00:00") from None

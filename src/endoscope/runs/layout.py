@@ -1,4 +1,4 @@
-"""The names of everything in the folder of a run, which docs/run-folder.md explains. Writers and readers use these."""
+"""The names in the folder of a run, for writers and readers; docs/run-folder.md explains them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEBUGGER = "debugger"
 Split = Literal["validation", "evaluation"]
 
 OF_TRAINING = (TRAINING_LOSSES, "validation_scores.json")
-"""What only an epoch of a training run has."""
+"""Files that only an epoch of a training run has."""
 
 _EPOCH = re.compile(r"epoch_(0|[1-9][0-9]{0,8})")
 
@@ -31,7 +31,7 @@ def scores_file(split: Split) -> str:
 
 
 def epoch_folder(epoch: int) -> str:
-    """Where an epoch, counted from 0, keeps what it has.
+    """The folder of an epoch, counted from 0.
 
     >>> epoch_folder(4)
     'epoch_4'
@@ -40,18 +40,18 @@ def epoch_folder(epoch: int) -> str:
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch whose folder has that name.
+    """The epoch whose folder has this name; None for other names.
 
     >>> epoch_of("epoch_4"), epoch_of("epoch_04")
     (4, None)
     """
-    found = _EPOCH.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _EPOCH.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def epoch_folders(work_dir: Path) -> dict[int, Path]:
-    """The epochs that have a folder, in order."""
+    """The epochs that have a folder, in ascending order."""
     if not work_dir.is_dir():
         return {}
-    found = {epoch: work_dir / name for name in os.listdir(work_dir) if (epoch := epoch_of(name)) is not None}
-    return dict(sorted(found.items()))
+    names = os.listdir(work_dir)
+    return dict(sorted((epoch, work_dir / name) for name in names if (epoch := epoch_of(name)) is not None))

@@ -1,4 +1,4 @@
-"""Which process a run has, told so that nobody takes another one for it: process numbers are used again."""
+"""The identity of a run's process. A process id is not enough, because ids are reused."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _PROC = Path("/proc")
 
 
 def identity(pid: int) -> str | None:
-    """A text that no other process has, on this machine or another, now or later; None where that cannot be told.
+    """A text that no other process has, on any machine, at any time; None on systems without ``/proc``.
 
     >>> identity(os.getpid())
     '6306e2fe-5499-4041-9998-450a8086225c pid:[4026531836] 1234 982451'
 
-    It is made of the machine's boot, the namespace of process numbers (as containers have their own), the number, and
-    when in the machine's life the process began.
+    It consists of the boot id, the PID namespace (each container has its own), the process id and the start time in
+    clock ticks since boot.
     """
-    here, began = _here(), _began(pid)
-    return f"{here} {pid} {began}" if here and began else None
+    machine, start = _machine(), _start_time(pid)
+    return f"{machine} {pid} {start}" if machine and start else None
 
 
-def state(wanted: str) -> State:
-    """Whether the process that `identity` gave ``wanted`` for lives; unknown when it belongs to another machine."""
-    here, _, rest = wanted.partition(" pid:")
+def state(recorded: str) -> State:
+    """Whether the process with this recorded `identity` is alive; unknown for another machine or container."""
+    boot, _, rest = recorded.partition(" pid:")
     namespace, _, rest = rest.partition(" ")
-    pid, _, began = rest.partition(" ")
-    if f"{here} pid:{namespace}" != _here() or not pid.isdecimal() or not 1 <= len(pid) < 10:
+    pid, _, start = rest.partition(" ")
+    if f"{boot} pid:{namespace}" != _machine() or not pid.isdecimal() or not 1 <= len(pid) < 10:
         return "unknown"
-    found = _began(int(pid))
-    if found is None and _is_hidden(int(pid)):
+    current = _start_time(int(pid))
+    if current is None and _is_hidden(int(pid)):
         return "unknown"
-    return "alive" if found == began else "gone"
+    return "alive" if current == start else "gone"
 
 
-def _here() -> str | None:
-    """This boot of this machine, and our namespace of process numbers."""
+def _machine() -> str | None:
+    """The boot of this machine and our PID namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink(_PROC / 'self/ns/pid')}"
@@ -46,10 +46,10 @@ def _here() -> str | None:
         return None
 
 
-def _began(pid: int) -> str | None:
-    """When the process began, in ticks since boot; None when there is none, or only its remains."""
+def _start_time(pid: int) -> str | None:
+    """The start of a process in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
-        # The command's name stands in parentheses, and may hold some itself.
+        # The command's name is in parentheses and may contain parentheses itself.
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -57,7 +57,7 @@ def _began(pid: int) -> str | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether it is there, and another user's, whom we may not look at."""
+    """Whether the process exists but belongs to another user, so that /proc may hide it."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Progress: what progress.json says of how far a run is, checked field by field."""
+"""Progress: the contents of progress.json, checked field by field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endoscope.runs.files import Decoded, Unreadable, load_json, plain
 
 @dataclass(frozen=True, slots=True)
 class EpochProgress:
-    """A whole epoch, in numbers; None where one is missing."""
+    """A completed epoch in numbers; None where one is missing."""
 
     epoch: int
     step: int | None
@@ -30,25 +30,25 @@ class EpochProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; empty where it has not said so yet."""
+    """How far a run is; empty if it has not recorded that yet."""
 
     updated: datetime | None = None
     epochs: tuple[EpochProgress, ...] = ()
-    """Every epoch that was done, in order."""
+    """The completed epochs, in order."""
     stage: str | None = None
-    """Where it is, such as ``epoch 3 training``; None right after an epoch."""
+    """The current stage, such as ``epoch 3 training``; None right after an epoch."""
     step: int | None = None
 
 
 def read_progress(file: BinaryIO) -> Decoded[Progress]:
-    """What a progress.json says, and what is wrong with it."""
-    found = plain(load_json(file))
-    if not isinstance(found, dict):
-        raise Unreadable(f"it holds {fields.shown(found)}; expected an object")
-    f = Fields(found)
+    """The contents of a progress.json, and the problems with it."""
+    content = plain(load_json(file))
+    if not isinstance(content, dict):
+        raise Unreadable(f"it holds {fields.shown(content)}; expected an object")
+    f = Fields(content)
     now = Fields(f.take("now", fields.mapping) or {}, within="now.", problems=f.problems)
     entries = f.take("epochs", _entries) or []
-    done = {one.epoch: one for k, entry in enumerate(entries) if (one := _epoch(entry, k, f.problems)) is not None}
+    done = {each.epoch: each for k, entry in enumerate(entries) if (each := _epoch(entry, k, f.problems)) is not None}
     epochs = tuple(done[epoch] for epoch in sorted(done))
     stage, step = now.take("stage", fields.text), now.take("step", fields.count)
     return Progress(f.take("updated", fields.time), epochs, stage, step), f.problems
@@ -68,7 +68,7 @@ def _epoch(entry: Any, position: int, problems: list[str]) -> EpochProgress | No
     f = Fields(entry, within=f"{within}.", problems=problems)
     epoch = f.take("epoch", fields.count)
     if epoch is None:
-        problems.append(f"{within} does not say which epoch it is")
+        problems.append(f"{within} has no epoch number")
         return None
     return EpochProgress(
         epoch,

@@ -1,7 +1,4 @@
-"""Run: what the folder of a run holds, for whoever wants to look at it. Reads; never runs, imports or unpickles.
-
-Everything is looked up when it is asked for, so that a live run shows its growth.
-"""
+"""Run: the folder of a run, read on demand, so that a live run shows its growth. Executes nothing from the folder."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from endoscope.runs.files import (
     MB,
     Decoded,
     Files,
-    Identity,
     Missing,
     Unreadable,
     identity,
@@ -42,12 +38,11 @@ from endoscope.runs.status import Status, true_status
 Kind = Literal["training", "evaluation", "unknown"]
 
 LOSSES_LIMIT = 64 * MB
-"""Bytes of a training_losses.json that is read."""
+"""Bytes of the largest training_losses.json that is read."""
 MAX_EPOCHS = 100_000
 _OPEN_FOLDERS = 16  # folders of pages that stay open
 
 Losses = Mapping[str, NDArray[np.float64]]
-_State = tuple[tuple[str, Identity], ...]
 
 
 class RunNotFoundError(EndoscopeError, FileNotFoundError):
@@ -55,7 +50,7 @@ class RunNotFoundError(EndoscopeError, FileNotFoundError):
 
 
 class Run:
-    """One run, training or evaluation, as its folder has it.
+    """One run, training or evaluation.
 
     >>> run = Run("runs/digits")
     >>> run.kind, run.status, run.class_names
@@ -63,10 +58,10 @@ class Run:
     >>> run.epochs[-1].scores.aggregated["accuracy"]
     0.97
     >>> run.epochs[-1].debugger[17]["features"]["feature_map"]
-    >>> run.problems                    # what could not be read, of all that was looked at so far
+    >>> run.problems                    # what could not be read so far
     []
 
-    Only a folder that is not there is an error. What is missing in it, damaged or no plain file is None or empty, and
+    Only a missing folder is an error. Files that are missing, damaged or not regular read as None or empty, and
     `problems` says so. No link inside the folder is followed.
     """
 
@@ -81,15 +76,14 @@ class Run:
     def name(self) -> str:
         return self.path.name or str(self.path)
 
-    # ---- what it is
     @property
     def about(self) -> About:
-        """What run.json says, checked; all of it empty when there is none."""
+        """The contents of run.json; empty if there is none."""
         return self._files.read(layout.RUN, read_about) or About()
 
     @property
     def kind(self) -> Kind:
-        """As run.json says, or else as the folder looks."""
+        """From run.json, or else from the names in the folder."""
         job = self.about.job
         if job is not None:
             return "training" if job == "train" else "evaluation"
@@ -100,15 +94,16 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """As run.json says; but ``died`` when it says ``running`` and the process is gone, or has long been silent."""
+        """From run.json, but ``died`` if it says ``running`` and the process is gone or has been silent for long."""
         return true_status(self.about, self.last_heard, now=datetime.now(UTC))
 
     @property
     def status_text(self) -> str:
-        """The status with what goes with it: the error, or when a run that died was last heard from."""
+        """The status with its error, or with the time of the last write of a run that died."""
         status, about = self.status, self.about
         if status == "died":
-            return f"died; last heard from {_shown(self.last_heard)}"
+            at = self.last_heard
+            return f"died; last heard from {f'at {at:%Y-%m-%d %H:%M:%S} UTC' if at is not None else 'never'}"
         return f"{status}: {about.error}" if status in ("failed", "interrupted") and about.error else status
 
     @property
@@ -118,7 +113,7 @@ class Run:
 
     @property
     def config(self) -> Any:
-        """config.json as plain data: dicts, lists, text and numbers; None when it cannot be read."""
+        """config.json as plain data: dicts, lists, text and numbers; None if it cannot be read."""
         return self._files.read(layout.CONFIG, _read_plain)
 
     @property
@@ -127,22 +122,21 @@ class Run:
 
     @property
     def directions(self) -> Mapping[str, Direction]:
-        """For each score, whether higher or lower ones are better; from the newest scores where run.json has none."""
-        if found := self.about.directions:
-            return found
+        """For each score, whether higher or lower is better: from run.json, or else from the newest scores."""
+        if directions := self.about.directions:
+            return directions
         newest = next((scores for epoch in reversed(self.epochs) if (scores := epoch.scores) is not None), None)
         return newest.directions if newest is not None else {}
 
-    # ---- what it has done
     def score_labels(self, names: Iterable[str]) -> dict[str, str]:
-        """How these scores are called before people: those of single classes by the names of the classes."""
+        """The display names of scores; a score of one class has the name of the class."""
         about = self.about
         by_class = about.by_class or ()
         return {name: score_label(name, by_class=by_class, class_names=about.class_names) for name in names}
 
     @property
     def progress(self) -> Progress:
-        """What progress.json says; all of it empty when there is none, as in a short evaluation."""
+        """The contents of progress.json; empty if there is none, as in a short evaluation."""
         return self._files.read(layout.PROGRESS, read_progress, needed=self._is_finished_training) or Progress()
 
     def _is_finished_training(self) -> bool:
@@ -150,7 +144,7 @@ class Run:
 
     @property
     def epochs(self) -> list[Epoch]:
-        """The epochs that have a folder, in order. An evaluation has one, whose number is None."""
+        """The epochs that have a folder, in order. An evaluation has one epoch, with the number None."""
         if self.kind == "evaluation":
             return [Epoch(self, None)]
         numbers = sorted(epoch for name in self._names() if (epoch := layout.epoch_of(name)) is not None)
@@ -159,23 +153,22 @@ class Run:
         return [Epoch(self, number) for number in numbers[:MAX_EPOCHS]]
 
     def epoch(self, number: int | None) -> Epoch | None:
-        """One epoch; None when it has no folder."""
+        """One epoch; None if it has no folder."""
         return next((epoch for epoch in self.epochs if epoch.number == number), None)
 
     @property
     def datapoints(self) -> DebugOutputs | None:
-        """``inputs``, ``labels`` and ``meta_info`` of the datapoints that were kept; None when none was."""
+        """``inputs``, ``labels`` and ``meta_info`` of the saved datapoints; None if none was saved."""
         return self._pages.open(layout.DATAPOINTS)
 
-    # ---- what is wrong with it
     @property
     def problems(self) -> list[str]:
-        """What could not be read of run.json, config.json, progress.json and of all that was asked for so far."""
+        """What could not be read of run.json, config.json, progress.json and of everything read so far."""
         _ = self.about, self.config, self.progress
         return self._files.problems
 
     def damage_seen(self, folder: str) -> int:
-        """How many damages were seen so far in a folder of pages, such as ``epoch_4/debugger``; it is not opened."""
+        """How much damage was seen so far in a folder of pages, such as ``epoch_4/debugger``; does not open it."""
         return self._pages.damage_seen(folder)
 
     def _names(self) -> list[str]:
@@ -198,7 +191,7 @@ class Run:
 
 
 class Epoch:
-    """What one validation with the training before it left, or an evaluation: scores, losses, pages.
+    """One epoch of training with its validation, or an evaluation: scores, losses, pages.
 
     >>> epoch = run.epoch(4)
     >>> epoch.scores.values["loss"], epoch.losses["loss"]
@@ -217,38 +210,38 @@ class Epoch:
 
     @property
     def scores(self) -> ScoreTable | None:
-        """Of every datapoint, and over all; None before they are there."""
+        """The scores of every datapoint, and over all; None before they exist."""
         return self.read_scores()
 
     def read_scores(self, between: Callable[[], None] = lambda: None) -> ScoreTable | None:
-        """The same; ``between`` is called now and then while a file is read, and what it raises ends the reading."""
+        """The same; ``between`` is called regularly while a file is read and may raise to stop reading."""
         split: layout.Split = "evaluation" if self.number is None else "validation"
         decode = partial(read_table, between=between)
         return self._files.read(self._within + layout.scores_file(split), decode, needed=self._is_whole)
 
     @property
     def losses(self) -> Losses:
-        """The loss of each training batch, in order, as ``loss``, and each named part of it; empty when not there."""
+        """The ``loss`` of each training batch, in order, and each named part of it; empty if there are none."""
         if self.number is None:
             return {}
         return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole) or {}
 
     @property
     def outputs(self) -> DebugOutputs | None:
-        """The model's ``outputs`` for the datapoints that were kept; None when none was."""
+        """The model's ``outputs`` of the saved datapoints; None if none was saved."""
         return self.run._pages.open(self._within + layout.OUTPUTS)
 
     @property
     def debugger(self) -> DebugOutputs | None:
-        """What the debuggers saw of every datapoint; None when none looked."""
+        """The debug outputs; None if no debugger was enabled."""
         return self.run._pages.open(self._within + layout.DEBUGGER)
 
     def holds(self, name: str) -> bool:
-        """Whether there is a file or folder of that name, such as `layout.CHECKPOINT`; it is not opened."""
+        """Whether a file or folder of that name exists, such as `layout.CHECKPOINT`; does not open it."""
         return os.path.lexists(self.path / name)
 
     def _is_whole(self) -> bool:
-        """Whether its files must be there: those of the last epoch may be yet to come, or will be computed again."""
+        """Whether its files must exist. Files of the last epoch may not have been written yet."""
         return self.run.about.status == "finished" or self.run.epochs[-1:] not in ([], [self])
 
     @property
@@ -266,67 +259,53 @@ class Epoch:
 
 
 class _Pages:
-    """The folders of pages of a run, opened when asked for, and again when their files have changed."""
+    """The folders of pages of a run, opened on demand, and again when their files have changed."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._open: dict[str, tuple[_State, DebugOutputs]] = {}
-        self._damage: dict[str, tuple[int, list[Damage]]] = {}  # of folders that are not open, by a hash of their state
+        self._open: dict[str, DebugOutputs] = {}  # the most recently used last
+        self._seen: dict[str, tuple[int, list[Damage]]] = {}  # by folder: the state of its files, and their damage
         self._lock = threading.Lock()
 
     def open(self, name: str) -> DebugOutputs | None:
         with self._lock:
             try:
-                found, problems = self._look(name)
+                outputs, problems = self._find(name)
             except Missing:
-                found, problems = None, []
+                outputs, problems = None, []
             except (Unreadable, OSError, PageError) as e:
-                found, problems = None, [str(e)]
+                outputs, problems = None, [str(e)]
             self._files.note(name, problems)
-            return found
+            return outputs
 
-    def _look(self, name: str) -> Decoded[DebugOutputs | None]:
-        state, there = _listed(self._files.root, name)
-        if there.pickles and not there.pages:
+    def _find(self, name: str) -> Decoded[DebugOutputs | None]:
+        state, listing = _listed(self._files.root, name)
+        if listing.pickles and not listing.pages:
             return None, ["it holds pickle pages, which can run code and are not opened; see endoscope pages import"]
-        known = self._open.pop(name, None)
-        if known is None or known[0] != state:
-            known = state, self._opened(name, state, there)
-        self._open[name] = known  # the last one used comes last
+        outputs = self._open.pop(name, None)
+        earlier, damage = self._seen.get(name, (None, []))
+        if outputs is None or state != earlier:
+            outputs = DebugOutputs(self._files.root / name, listing=listing)
+            if state == earlier:  # it was closed meanwhile, and its damage is not forgotten
+                outputs.seen_damage += [each for each in damage if each not in outputs.seen_damage]
+        self._open[name], self._seen[name] = outputs, (state, outputs.seen_damage)
         if len(self._open) > _OPEN_FOLDERS:
-            oldest = next(iter(self._open))
-            before, outputs = self._open.pop(oldest)  # closed when nobody uses it any more
-            if outputs.seen_damage:
-                self._damage[oldest] = hash(before), outputs.seen_damage
-        return known[1], [str(damage) for damage in known[1].seen_damage]
-
-    def _opened(self, name: str, state: _State, there: Listing) -> DebugOutputs:
-        """What was seen to be damaged when the same files were open before is known still."""
-        outputs = DebugOutputs(self._files.root / name, listing=there)
-        before, seen = self._damage.pop(name, (0, []))
-        if before == hash(state):
-            known = {*outputs.seen_damage}
-            outputs.seen_damage += [damage for damage in seen if damage not in known]
-        return outputs
+            self._open.pop(next(iter(self._open)))  # closes when its last user releases it
+        return outputs, [str(each) for each in outputs.seen_damage]
 
     def damage_seen(self, name: str) -> int:
         with self._lock:
-            found = self._open[name][1].seen_damage if name in self._open else self._damage.get(name, (0, []))[1]
-            return len(found)
+            return len(self._seen[name][1]) if name in self._seen else 0
 
 
-def _listed(root: Path, name: str) -> tuple[_State, Listing]:
-    """The state of a folder's pages and catalogues, and what the folder holds."""
+def _listed(root: Path, name: str) -> tuple[int, Listing]:
+    """The state of a folder's pages and catalogues, as a hash, and its listing."""
     with open_folder(root, name) as fd, os.scandir(fd) as entries:
-        found = {entry.name: entry for entry in entries}
-        there = sort_names(found)
-        files = [*there.catalogues, *(f"{page}.{part}" for page in there.pages for part in ("jsonl", "safetensors"))]
-        state = ((file, identity(found[file].stat(follow_symlinks=False))) for file in files if file in found)
-        return tuple(state), there
-
-
-def _shown(at: datetime | None) -> str:
-    return f"at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "never"
+        by_name = {entry.name: entry for entry in entries}
+        listing = sort_names(by_name)
+        of_pages = (f"{page}.{part}" for page in listing.pages for part in ("jsonl", "safetensors"))
+        files = (file for file in (*listing.catalogues, *of_pages) if file in by_name)
+        return hash(tuple((file, identity(by_name[file].stat(follow_symlinks=False))) for file in files)), listing
 
 
 def _read_plain(file: BinaryIO) -> Decoded[Any]:
@@ -334,11 +313,11 @@ def _read_plain(file: BinaryIO) -> Decoded[Any]:
 
 
 def _read_losses(file: BinaryIO) -> Decoded[Losses]:
-    found = load_json(file, limit=LOSSES_LIMIT)
-    if not isinstance(found, dict):
-        raise Unreadable(f"it holds {fields.shown(found)}; expected an object")
-    f = fields.Fields(found)
-    return {name: losses for name in found if (losses := f.take(name, _array)) is not None}, f.problems
+    content = load_json(file, limit=LOSSES_LIMIT)
+    if not isinstance(content, dict):
+        raise Unreadable(f"it holds {fields.shown(content)}; expected an object")
+    f = fields.Fields(content)
+    return {name: losses for name in content if (losses := f.take(name, _array)) is not None}, f.problems
 
 
 def _array(value: Any) -> NDArray[np.float64]:

@@ -1,14 +1,13 @@
-"""ScoreTable: a score file as arrays, for files of any length.
+"""ScoreTable: a score file as arrays.
 
-Read piece by piece, so that a million datapoints take the memory of their numbers and not of a million dicts.
+Files are read in pieces, so that a million datapoints take the memory of their numbers, not of a million dicts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -20,17 +19,14 @@ from endoscope.runs.files import JSON_LIMIT, MB, Decoded, Unreadable, clean, loa
 from endoscope.runs.scores import Direction, ScoreNotFoundError, Scores, Split, check_directions, decode_head
 
 LIMIT = 1024 * MB
-"""Bytes of a score file that is read, which is ten million datapoints with three scores each."""
+"""Bytes of the largest score file that is read: ten million datapoints with three scores each."""
 _CELLS = 64 << 20  # scores of all datapoints together, as a file of that size can hold
-_LAYOUTS = 64  # different sets of scores that datapoints of one file may have; those of ours have one
+_LAYOUTS = 64  # different sets of scores among the datapoints of one file; our runners write one
 _PIECE = MB
-_AT_ONCE = 128 << 10  # bytes that are decoded in one call, during which no other thread of Python runs
+_AT_ONCE = 128 << 10  # bytes that one call decodes; meanwhile no other Python thread runs
 _OPEN = b' "per_datapoint": {\n'
 _CLOSE = b" }\n"
-_NUMBER = r"(-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|NaN|-?Infinity)"
-_PATTERN = 64  # scores of a datapoint for which a pattern is made
-
-Row = dict[str, Any]
+_END = b"}\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +38,7 @@ class ScoreTable:
     0.97
     >>> table.indices, table.values["loss"]
     (array([17, 18]), array([0.25,  nan]))
-    >>> table.indices[table.worst_first("loss")][:10]           # the ten datapoints that do worst
+    >>> table.indices[table.worst_first("loss")][:10]           # the ten worst datapoints
     """
 
     split: Split | None
@@ -53,15 +49,15 @@ class ScoreTable:
     indices: NDArray[np.int64]
     """Of the datapoints, ascending."""
     values: Mapping[str, NDArray[np.float64]]
-    """For each score of a datapoint, in the order of `indices`; NaN also where a datapoint has none."""
+    """For each score of a datapoint, in the order of `indices`; NaN also where a datapoint lacks the score."""
     missing: Mapping[str, NDArray[np.bool_]]
-    """Where a datapoint has no such score; only of scores that some datapoint lacks."""
+    """Where a datapoint lacks a score; only for scores that some datapoint lacks."""
 
     def worst_first(self, name: str) -> NDArray[np.intp]:
-        """Positions in `indices`: NaN before all, then by direction, then by index; those without the score last."""
+        """Positions in `indices`: NaN first, then by direction, then by index; datapoints without the score last."""
         if name not in self.values:
-            near = closest(name, self.values) or f"; there are {', '.join(map(repr, sorted(self.values)))}"
-            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{near}")
+            hint = closest(name, self.values) or f"; its scores are {', '.join(map(repr, sorted(self.values)))}"
+            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{hint}")
         values = self.values[name]
         badness = values if self.directions[name] == "higher" else -values
         absent = self.missing.get(name, np.zeros(len(values), bool))
@@ -69,96 +65,67 @@ class ScoreTable:
 
 
 def read_table(file: BinaryIO, between: Callable[[], None] = lambda: None) -> Decoded[ScoreTable]:
-    """The scores in a file; ValueError says what is wrong with it. ``between`` is called at times, and may raise."""
+    """The scores in a file; raises ValueError with the reason. ``between`` is called regularly and may raise."""
     size = os.fstat(file.fileno()).st_size
     if size > LIMIT:
         raise Unreadable(f"it has {size} bytes; at most {LIMIT} are read")
     try:
-        return _in_pieces(file, between), []
+        return _read_in_pieces(file, between), []
     except (ValueError, OverflowError) as e:
         if size > JSON_LIMIT:
-            raise Unreadable(f"its lines are not those of a score file: {e}") from e
-    file.seek(0)  # laid out in another way, or malformed: this will tell
-    whole = load_json(file)
-    rows = whole.pop("per_datapoint", None) if isinstance(whole, dict) else None
-    table = _Columns(decode_head(plain(whole)))
+            raise Unreadable(f"it does not have the layout of a score file: {e}") from e
+    file.seek(0)  # another layout, or malformed; this finds out which
+    content = load_json(file)
+    rows = content.pop("per_datapoint", None) if isinstance(content, dict) else None
+    columns = _Columns(decode_head(plain(content)))
     if not isinstance(rows, dict):
         raise Unreadable(f"per_datapoint is {type(rows).__name__}, expected an object")
-    table.add(rows)
-    return table.made(), []
+    columns.add(rows)
+    return columns.table(), []
 
 
-def _in_pieces(file: BinaryIO, between: Callable[[], None]) -> ScoreTable:
-    """The layout that is documented: one datapoint a line."""
+def _read_in_pieces(file: BinaryIO, between: Callable[[], None]) -> ScoreTable:
+    """The documented layout: one line per datapoint."""
     head, line = b"", file.readline(_PIECE)
     while line != _OPEN:
         head += line
         if not line.endswith(b"\n") or len(head) > JSON_LIMIT:
-            raise Unreadable("there is no line for per_datapoint")
+            raise Unreadable("it has no line for per_datapoint")
         line = file.readline(_PIECE)
-    table = _Columns(decode_head(plain(_object(head + b' "per_datapoint": {'))))
+    columns = _Columns(decode_head(plain(_object(head + b' "per_datapoint": {}'))))
     for piece in _pieces(file):
         between()
-        alike = _alike(piece)
-        if alike is not None:
-            table.add_alike(*alike)
-        else:
-            table.add(_object(b"{" + piece))
-    return table.made()
-
-
-def _alike(piece: bytes) -> tuple[tuple[str, ...], Sequence[str], NDArray[np.float64]] | None:
-    """The scores, the datapoints and the cells of lines that all look like the first; None when they do not.
-
-    The same as JSON would give, in half of the time, as no datapoint becomes a dict.
-    """
-    row = next(iter(_object(b"{" + piece.partition(b"\n")[0].removesuffix(b",")).values()))
-    if not isinstance(row, dict) or not 0 < len(row) <= _PATTERN or not piece.isascii():
-        return None
-    cells = ", ".join(f"{re.escape(json.dumps(name))}: {_NUMBER}" for name in row)
-    line = re.compile(rf'^  "(-?[0-9]+)": \{{{cells}\}}(?:,\n|\Z)', re.MULTILINE)
-    found = line.findall(piece.decode())
-    if len(found) != piece.count(b"\n") + 1:
-        return None
-    keys, *columns = zip(*found, strict=True)
-    values = [json.loads(f"[{','.join(column)}]") for column in columns]
-    return tuple(row), keys, np.array(values, np.float64).T
+        columns.add(_object(b"{" + piece))
+    return columns.table()
 
 
 def _object(text: bytes) -> Any:
-    """An object without its last brace, or two."""
-    closed = text + (b"}}" if text.endswith(b"{") else b"}")
-    return json.loads(closed.decode(), object_pairs_hook=unique)
+    """A JSON object without its closing brace."""
+    return json.loads((text + b"}").decode(), object_pairs_hook=unique)
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of the datapoints, some at a time, without the comma after the last; the file must end after them."""
-    rest = b""
-    while True:
-        got = file.read(_AT_ONCE)
-        lines, newline, rest = (rest + got).rpartition(b"\n")
-        lines += newline
-        at_once = lines.startswith(_CLOSE)
-        end = 0 if at_once else lines.find(b"\n" + _CLOSE) + 1
-        if end or at_once:
-            after = lines[end + len(_CLOSE) :] + rest + file.read(_PIECE)
-            if len(after) > _PIECE or after.strip() != b"}":
-                raise Unreadable("there is more after per_datapoint")
-            if end:
-                yield lines[:end].rstrip(b"\n")
-            return
-        if not got:
+    """The lines of the datapoints, some at a time, without the comma after the last; nothing may follow them."""
+    lines: list[bytes] = []
+    size = 0
+    while (line := file.readline(_PIECE)) != _CLOSE:
+        lines.append(line)
+        size += len(line)
+        if not line:
             raise Unreadable("it ends before its last line")
-        if lines.endswith(b",\n"):
-            yield lines[:-2]
-        else:  # the last datapoint has no comma, and the next line will close
-            rest = lines + rest
-        if len(rest) > 3 * _PIECE:
-            raise Unreadable(f"there is no comma and no end in {len(rest)} bytes")
+        if size >= _AT_ONCE and line.endswith(b",\n"):
+            yield b"".join(lines)[:-2]
+            lines, size = [], 0
+        if size > _AT_ONCE + 2 * _PIECE:
+            raise Unreadable(f"there is no comma and no end in {size} bytes")
+    if lines:
+        yield b"".join(lines)
+    if file.read(len(_END) + 1) != _END:
+        raise Unreadable("it continues after per_datapoint")
 
 
 class _Columns:
-    """Rows of scores, growing into a table."""
+    """Rows of scores, collected into a table."""
 
     def __init__(self, head: Scores) -> None:
         self._head = head
@@ -167,30 +134,23 @@ class _Columns:
         self._parts: list[tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.float64]]] = []
         self._rows = 0
 
-    def add(self, rows: Row) -> None:
-        """Some datapoints: their scores by index. Those that have the same scores are taken together."""
-        alike: dict[tuple[str, ...], list[int]] = {}
+    def add(self, rows: dict[str, Any]) -> None:
+        """Add the scores of some datapoints, by index. Datapoints with the same scores form one part."""
+        positions: dict[tuple[str, ...], list[int]] = {}
         for k, (key, row) in enumerate(rows.items()):
             if not isinstance(row, dict):
                 raise Unreadable(f"per_datapoint.{key[:40]} is {type(row).__name__}, expected an object")
-            alike.setdefault(tuple(row), []).append(k)
+            positions.setdefault(tuple(row), []).append(k)
         values = list(rows.values())
-        for keys, at in alike.items():
+        for keys, at in positions.items():
             names = self._layouts.get(keys) or self._new_layout(keys)
             flat = [value for k in at for value in values[k].values()]
             if not {*map(type, flat)} <= {int, float}:
-                raise Unreadable("per_datapoint has a score that is no number")
+                raise Unreadable("per_datapoint has a score that is not a number")
             cells = np.array(flat, np.float64).reshape(len(at), len(names))
             self._parts.append((names, np.array(at, np.int64) + self._rows, cells))
         self._indices.append(_indices(list(rows)))
         self._rows += len(rows)
-
-    def add_alike(self, layout: tuple[str, ...], keys: Sequence[str], cells: NDArray[np.float64]) -> None:
-        """Some datapoints that have the same scores, a row of ``cells`` each."""
-        names = self._layouts.get(layout) or self._new_layout(layout)
-        self._parts.append((names, np.arange(len(keys)) + self._rows, cells))
-        self._indices.append(_indices(keys))
-        self._rows += len(keys)
 
     def _new_layout(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         names = tuple(unique([(clean(key), None) for key in keys]))
@@ -200,22 +160,21 @@ class _Columns:
             raise Unreadable(f"its datapoints have more than {_LAYOUTS} different sets of scores")
         return names
 
-    def made(self) -> ScoreTable:
+    def table(self) -> ScoreTable:
         head, names = self._head, [*dict.fromkeys(name for layout in self._layouts.values() for name in layout)]
         if len(names) * self._rows > _CELLS:
             raise Unreadable(f"{len(names)} scores of {self._rows} datapoints are more than are read")
-        place = {name: k for k, name in enumerate(names)}
+        row_of = {name: k for k, name in enumerate(names)}
         cells = np.full((len(names), self._rows), np.nan)
-        there = np.zeros((len(names), self._rows), bool)
-        for of, at, values in self._parts:
-            rows = np.array([place[name] for name in of], np.intp)[:, None]
-            cells[rows, at], there[rows, at] = values.T, True
+        exists = np.zeros((len(names), self._rows), bool)
+        for layout, at, values in self._parts:
+            rows = np.array([row_of[name] for name in layout], np.intp)[:, None]
+            cells[rows, at], exists[rows, at] = values.T, True
         indices = np.concatenate([np.empty(0, np.int64), *self._indices])
         order = np.argsort(indices, kind="stable")
         indices = indices[order]
-        if (indices[1:] == indices[:-1]).any():
-            twice = indices[1:][indices[1:] == indices[:-1]][0]
-            raise Unreadable(f"datapoint {twice} comes twice")
+        if (duplicates := indices[1:][indices[1:] == indices[:-1]]).size:
+            raise Unreadable(f"datapoint {duplicates[0]} occurs twice")
         return ScoreTable(
             head.split,
             head.epoch,
@@ -224,15 +183,15 @@ class _Columns:
             head.non_finite,
             indices,
             {name: cells[k, order] for k, name in enumerate(names)},
-            {name: ~there[k, order] for k, name in enumerate(names) if not there[k].all()},
+            {name: ~exists[k, order] for k, name in enumerate(names) if not exists[k].all()},
         )
 
 
-def _indices(keys: Sequence[str]) -> NDArray[np.int64]:
+def _indices(keys: list[str]) -> NDArray[np.int64]:
     try:
-        found = list(map(int, keys))
-        if [*map(str, found)] == [*keys]:
-            return np.array(found, np.int64)
+        indices = list(map(int, keys))
+        if [*map(str, indices)] == keys:
+            return np.array(indices, np.int64)
     except (ValueError, OverflowError):
         pass
-    raise Unreadable("per_datapoint has a key that is no datapoint's index")
+    raise Unreadable("per_datapoint has a key that is not a datapoint's index")

@@ -1,7 +1,4 @@
-"""Scores: what a metric found, over all datapoints and for each, and the files that hold it.
-
-``validation_scores.json`` and ``evaluation_scores.json`` are specified in docs/scores.md.
-"""
+"""Scores: the results of a metric, over all datapoints and for each. docs/scores.md specifies their files."""
 
 from __future__ import annotations
 
@@ -41,11 +38,11 @@ class ScoresError(EndoscopeError, OSError):
 
 
 class ScoresFormatError(ScoresError, ValueError):
-    """The file holds no scores, is malformed, or was written by a newer version."""
+    """The file is not a score file, is malformed, or was written by a newer version."""
 
 
 class ScoreNotFoundError(EndoscopeError, KeyError):
-    """The datapoints have no score of that name."""
+    """No datapoint has a score of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +56,39 @@ class Scores:
     """
 
     directions: Mapping[str, Direction]
-    """For every score, also one that exists only over all datapoints."""
+    """For every score, including those that exist only over all datapoints."""
     aggregated: Mapping[str, float]
     """Over all datapoints."""
     non_finite: Mapping[str, int]
-    """For every score of a datapoint: how many datapoints have NaN or an infinity."""
+    """For every score of a datapoint: the number of datapoints with NaN or an infinity."""
     per_datapoint: Mapping[int, Mapping[str, float]]
-    """By the datapoint's index, in ascending order."""
+    """By index of the datapoint, ascending."""
     split: Split | None = field(default=None, kw_only=True)
     epoch: int | None = field(default=None, kw_only=True)
 
     def worst(self, name: str, n: int = 10) -> list[tuple[int, float]]:
-        """The ``n`` datapoints that do worst, worst first: NaN before all, then by direction, then by index."""
-        found = [(idx, scores[name]) for idx, scores in self.per_datapoint.items() if name in scores]
-        if not found and (self.per_datapoint or name not in self.directions):
+        """The ``n`` worst datapoints, worst first: NaN before all numbers, then by direction, then by index."""
+        pairs = [(idx, scores[name]) for idx, scores in self.per_datapoint.items() if name in scores]
+        if not pairs and (self.per_datapoint or name not in self.directions):
             known = sorted({key for scores in self.per_datapoint.values() for key in scores} or self.directions)
-            near = closest(name, known) or f"; there are {', '.join(map(repr, known))}"
-            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{near}")
+            hint = closest(name, known) or f"; its scores are {', '.join(map(repr, known))}"
+            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{hint}")
         sign = 1 if self.directions[name] == "higher" else -1
 
         def badness(item: tuple[int, float]) -> tuple[bool, float, int]:
             idx, score = item
             return (False, 0.0, idx) if math.isnan(score) else (True, sign * score, idx)
 
-        return sorted(found, key=badness)[: max(n, 0)]
+        return sorted(pairs, key=badness)[: max(n, 0)]
 
 
 def score_label(name: str, *, by_class: Sequence[str], class_names: Sequence[str] | None) -> str:
-    """How a score is called before people: ``iou/3`` by the name of class 3, where that is known.
+    """The display name of a score: ``iou/3`` has the name of class 3, if that is known.
 
     >>> score_label("iou/1", by_class=["iou"], class_names=["road", "car"])
     'iou/car'
 
-    by_class: the scores that exist for each class, as run.json has them.
+    by_class: the scores with one value per class, from run.json.
     """
     base, _, number = name.rpartition("/")
     is_number = number.isascii() and number.isdecimal() and len(number) < 10
@@ -101,7 +98,7 @@ def score_label(name: str, *, by_class: Sequence[str], class_names: Sequence[str
 
 
 def write_scores(scores: Scores, folder: Path, *, split: Split, epoch: int | None = None) -> Path:
-    """Write ``{split}_scores.json`` into ``folder``, whole or not at all, and return its path.
+    """Write ``{split}_scores.json`` into ``folder`` atomically; returns its path.
 
     >>> write_scores(scores, work_dir / "epoch_4", split="validation", epoch=4)
     """
@@ -114,7 +111,7 @@ def write_scores(scores: Scores, folder: Path, *, split: Split, epoch: int | Non
 
 
 def read_scores(path: Path) -> Scores:
-    """Read a score file; `ScoresError` names the file and what is wrong with it.
+    """Read a score file; raises `ScoresError` with the file and the reason.
 
     >>> read_scores(work_dir / "epoch_4" / "validation_scores.json").aggregated["accuracy"]
     0.97
@@ -130,7 +127,7 @@ def read_scores(path: Path) -> Scores:
 
 
 def encode(scores: Scores) -> str:
-    """The text of a score file: JSON, one datapoint a line."""
+    """The text of a score file: JSON, one line per datapoint."""
     lines = (f'  "{idx}": {json.dumps(dict(scores.per_datapoint[idx]))}' for idx in sorted(scores.per_datapoint))
     head = {
         "format": FORMAT,
@@ -148,35 +145,29 @@ def encode(scores: Scores) -> str:
 
 
 def decode(text: str | bytes) -> Scores:
-    """The scores in the text of a score file; ValueError says what is wrong with it."""
-    whole = json.loads(text)
-    scores = decode_head(whole)
+    """The scores in the text of a score file; raises ValueError with the reason."""
+    content = json.loads(text)
+    scores = decode_head(content)
     per_datapoint = {
-        _index(key): _table(whole["per_datapoint"], key, fields.number, within="per_datapoint.")
-        for key in _table(whole, "per_datapoint", lambda value: value)
+        _index(key): _table(content["per_datapoint"], key, fields.number, within="per_datapoint.")
+        for key in _table(content, "per_datapoint", lambda value: value)
     }
     check_directions(scores, {name for each in per_datapoint.values() for name in each})
     return replace(scores, per_datapoint={idx: per_datapoint[idx] for idx in sorted(per_datapoint)})
 
 
-def decode_head(whole: Any) -> Scores:
-    """All but the scores of each datapoint."""
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT!r}")
-    version = whole.get("version")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"its version is {version!r}, expected {VERSION}")
-    if version > VERSION:
-        raise ValueError(f"it has version {version}, this Endoscope reads {VERSION}; upgrade Endoscope")
-    split, epoch = whole.get("split"), whole.get("epoch")
+def decode_head(content: Any) -> Scores:
+    """Everything but the scores of each datapoint."""
+    fields.check_format(content, FORMAT, VERSION)
+    split, epoch = content.get("split"), content.get("epoch")
     if split not in (None, *get_args(Split)):
         raise ValueError(f"split is {split!r}")
     if epoch is not None and type(epoch) is not int:
         raise ValueError(f"epoch is {epoch!r}, expected a number or null")
     return Scores(
-        _table(whole, "directions", fields.direction),
-        _table(whole, "aggregated", fields.number),
-        _table(whole, "non_finite", fields.count),
+        _table(content, "directions", fields.direction),
+        _table(content, "aggregated", fields.number),
+        _table(content, "non_finite", fields.count),
         {},
         split=split,
         epoch=epoch,
@@ -184,17 +175,17 @@ def decode_head(whole: Any) -> Scores:
 
 
 def check_directions(scores: Scores, names: set[str]) -> None:
-    """Every score of a datapoint has a direction."""
+    """Raise ValueError if a score of a datapoint has no direction."""
     if unknown := sorted(names - scores.directions.keys()):
         raise ValueError(f"directions has no entry for {unknown[0]!r}")
 
 
-def _table(whole: Any, key: str, read: Callable[[Any], V], *, within: str = "") -> dict[str, V]:
-    found = whole.get(key)
-    if not isinstance(found, dict):
-        raise ValueError(f"{within}{key} is {type(found).__name__}, expected an object")
+def _table(content: Any, key: str, read: Callable[[Any], V], *, within: str = "") -> dict[str, V]:
+    values = content.get(key)
+    if not isinstance(values, dict):
+        raise ValueError(f"{within}{key} is {type(values).__name__}, expected an object")
     table = {}
-    for name, value in found.items():
+    for name, value in values.items():
         try:
             table[name] = read(value)
         except (ValueError, OverflowError) as e:
