@@ -43,7 +43,7 @@ def test_inputs_and_texts_through_time(viewer: Viewer) -> None:
 
 
 def test_only_the_last_epochs_are_shown_and_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_api, "MOST_EPOCHS", 1)
+    monkeypatch.setattr(compare_api, "MAX_EPOCHS", 1)
     told = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
     assert [one["epoch"] for one in told["epochs"]] == [2]
     assert told["note"] == "The last 1 of 2 captured epochs."
@@ -83,7 +83,7 @@ def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
 def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
     told = viewer.get("compare", mode="epochs", epoch=1, dp=4)
     assert (told["right"], told["layers"]) == (None, [])
-    assert told["problem"].startswith("No earlier epoch kept outputs")
+    assert told["problem"].startswith("No earlier epoch has saved outputs")
 
 
 def test_a_datapoint_in_two_runs(two: Viewer) -> None:
@@ -109,20 +109,20 @@ def test_the_nearest_success_is_the_one_with_the_nearest_outputs(viewer: Viewer)
     assert told["left"]["label"] == told["right"]["label"]
     assert told["right"]["prediction"]["name"] == told["right"]["label"]
     name = told["left"]["label"]
-    told_of = f"of {len(alike)} rightly predicted to be “{name}”"
-    assert told["note"] == f"The outputs nearest to this datapoint's, {told_of}."
+    told_of = f"of {len(alike)} correctly predicted as “{name}”"
+    assert told["note"] == f"The nearest outputs, {told_of}."
     chosen = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss", other=1)
     assert chosen["right"]["dp"] == 1
 
 
 def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 6)
+    monkeypatch.setattr(neighbours, "MAX_READ", 6)
     told = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
     assert "successes" in (told["note"] or told["problem"])
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 1000)
-    monkeypatch.setattr(neighbours, "CANDIDATES", 1)
+    monkeypatch.setattr(neighbours, "MAX_READ", 1000)
+    monkeypatch.setattr(neighbours, "MAX_COMPARED", 1)
     note = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
-    assert re.search(r"of 1 rightly predicted to be “cat”, from \d of 10 successes\.$", note)
+    assert re.search(r"of 1 correctly predicted as “cat”, from \d of 10 successes\.$", note)
 
 
 def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Pat
     viewer = labelled(tmp_path, targets, torch.rand(5, 1), class_names=None)
     told = viewer.get("compare", mode="success", dp=0)
     assert told["right"]["dp"] == 2
-    assert told["note"] == "The label nearest to this datapoint's, of 4 successes."
+    assert told["note"] == "The nearest label, of 4 successes."
     assert viewer.get("datapoint", dp=0)["prediction"] is None
 
 
@@ -149,7 +149,7 @@ def test_labels_without_numbers_have_no_nearest(tmp_path: Path) -> None:
     )
     told = viewer.get("compare", mode="success", dp=0)
     assert told["right"] is None
-    assert "no label in numbers" in told["problem"]
+    assert "no numeric label" in told["problem"]
 
 
 def test_both_sides_have_their_inputs(viewer: Viewer) -> None:
@@ -322,10 +322,10 @@ def test_a_success_is_rightly_predicted(tmp_path: Path) -> None:
     viewer = labelled(tmp_path, torch.tensor([0, 0, 0, 2]), outputs)
     told = viewer.get("compare", mode="success", dp=0)
     assert told["right"]["dp"] == 2
-    assert told["note"] == "The outputs nearest to this datapoint's, of 1 rightly predicted to be “cat”."
+    assert told["note"] == "The nearest outputs, of 1 correctly predicted as “cat”."
     none = labelled(tmp_path / "none", torch.tensor([0, 0]), outputs[:2]).get("compare", mode="success", dp=0)
     assert none["right"] is None
-    assert none["problem"] == "No success is rightly predicted to be “cat”, of 1 looked at."
+    assert none["problem"] == "None of the 1 successes examined is correctly predicted as “cat”."
 
 
 def test_a_mode_that_is_none(viewer: Viewer) -> None:

@@ -46,7 +46,7 @@ def test_links_are_passed_over(tmp_path: Path) -> None:
 
 def test_looking_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = runs.training(tmp_path / "a")
-    monkeypatch.setattr(module, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 10)
     found = footprint(folder)
     assert not found.complete
     assert len(found.files) <= 10

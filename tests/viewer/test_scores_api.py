@@ -20,7 +20,7 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
     client = client_of(tmp_path)
     bad, good = ids(client, "damaged", "training")
     answer = client.get("/api/map", run=[bad, good], epoch=1).json
-    assert answer["problems"] == ["damaged has no scores in this epoch that can be read"]
+    assert answer["problems"] == ["damaged has no readable scores in this epoch"]
     assert answer["values"][0] == [None] * 12
     assert None not in answer["values"][1]
     assert client.get("/api/map", run=bad, epoch=2).status == 200
@@ -28,7 +28,7 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
     assert (alone.status, alone.json["indices"], alone.json["metric"]) == (200, [], None)
     assert any("epoch_1/validation_scores.json" in problem for problem in listed(client)["damaged"]["problems"])
     asked = client.get("/api/map", run=bad, epoch=1, metric="loss")
-    assert (asked.status, asked.json["error"]["message"]) == (404, "no scores of this epoch can be read")
+    assert (asked.status, asked.json["error"]["message"]) == (404, "this epoch has no readable scores")
 
 
 # ---------------------------------------------------------------- stamp

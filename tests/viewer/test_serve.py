@@ -127,7 +127,7 @@ def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path, sig: si
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["view", str(tmp_path / "nowhere"), "--no-browser"])
     assert result.exit_code == 2
-    assert "there is no folder" in result.output and "give the work_dir of a run" in result.output
+    assert "there is no folder" in result.output and "give a run's work_dir" in result.output
 
 
 def test_a_port_in_use_is_said(folder: Path) -> None:

@@ -13,11 +13,10 @@ from tests.viewer import runs
 from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
-from endoscope.pages.reader import DebugOutputs
 from endoscope.render import About, Renderer, register, unregister
-from endoscope.runs.datapoint import Datapoint
 from endoscope.values import per_datapoint
 from endoscope.viewer import compare_api
+from endoscope.viewer.datapoints import CachedDatapoint
 
 
 # ---------------------------------------------------------------- /api/datapoint
@@ -201,7 +200,7 @@ def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: py
     folder = runs.training(tmp_path / "run", epochs=2)
     big = {"big": {"t": torch.zeros(2, 1 << 20)}, "small": {"t": torch.zeros(2, 3)}}
     runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): big})
-    monkeypatch.setattr(Datapoint.read, "__kwdefaults__", {"most": 1 << 20})
+    monkeypatch.setattr(CachedDatapoint.read, "__kwdefaults__", {"most": 1 << 20})
     found = Viewer(tmp_path).items(epoch=1, dp=0)
     assert found["big", "big"]["renderer"] == "problem"
     assert "has 4 MB of tensors here, and at most 1 MB are read" in found["big", "big"]["body"]["message"]
@@ -270,23 +269,6 @@ def test_an_item_without_a_picture(viewer: Viewer) -> None:
     answer = viewer.ask("image", epoch=1, dp=4, item=item)
     assert answer.status == 404
     assert answer.json["error"]["message"] == "a value drawn as line has no picture"
-
-
-def test_a_picture_reads_its_own_debugger_only(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    src = viewer.items(epoch=1, dp=4)["video", "feature_map"]["body"]["src"]
-    read: list[str] = []
-    original = DebugOutputs.read
-
-    def watched(self: DebugOutputs, idx: int, name: str) -> Any:
-        read.append(name)
-        return original(self, idx, name)
-
-    monkeypatch.setattr(DebugOutputs, "read", watched)
-    viewer.pixels(src)
-    assert {*read} - {"meta_info", "inputs", "labels", "outputs"} == {"video"}
-    read.clear()
-    viewer.items(epoch=1, dp=4)
-    assert "features" in read  # the watch sees what is read
 
 
 class Wrong(Renderer):

@@ -148,5 +148,5 @@ def test_an_index_beyond_all_is_refused_kindly(first: Viewer) -> None:
     page.keyboard.press("/")
     page.keyboard.type("9" * 25)
     page.keyboard.press("Enter")
-    expect(page.locator(f"{DATAPOINT} .trouble")).to_contain_text("is no whole number")
+    expect(page.locator(f"{DATAPOINT} .trouble")).to_contain_text("is not a 64-bit integer")
     first.errors.clear()  # the browser tells the 400 in its console

@@ -26,7 +26,7 @@ def test_empty_folder(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     for screen in ALL:
         page = opened.page
         page.goto(f"{opened.base}/{screen}")
-        expect(page.locator("main")).to_contain_text("No run here yet")
+        expect(page.locator("main")).to_contain_text("No runs yet")
 
 
 def test_run_that_has_just_begun(viewer: Opener, served: Serve, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_run_that_has_just_begun(viewer: Opener, served: Serve, tmp_path: Path) 
     opened = viewer(address)
     expect(opened.open("/map").locator("main")).to_contain_text("No scores yet")
     expect(opened.open("/curves").locator("main")).to_contain_text("No epoch is finished yet")
-    expect(opened.open("/time").locator("main")).to_contain_text("Nothing to follow yet")
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing to show yet")
     expect(opened.open("/storage").locator("main")).to_contain_text("No pages")
     expect(opened.open("/runs").locator("tbody")).to_contain_text("running")
 
@@ -84,7 +84,7 @@ def test_newest_scores_that_cannot_be_read(viewer: Opener, served: Serve, tmp_pa
     expect(notice).to_have_count(0)
     page = opened.open("/map?epoch=2")
     expect(notice).to_have_count(0)
-    expect(page.locator("main")).to_contain_text("No scores of this epoch that can be read")
+    expect(page.locator("main")).to_contain_text("This epoch has no readable scores")
     expect(page.locator("main")).to_contain_text("12 captured datapoints")
     page = opened.open("/datapoint?epoch=2")
     expect(page.locator("[data-debugger=features]")).to_have_count(1)
@@ -123,7 +123,7 @@ def test_run_without_debugger(viewer: Opener, served: Serve, tmp_path: Path) -> 
     page = opened.open("/map")
     expect(page.locator("canvas")).to_have_attribute("data-cells", "50")
     expect(page.locator("[data-section=debugger]")).not_to_be_empty()
-    expect(opened.open("/time").locator("main")).to_contain_text("Nothing was captured")
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing captured")
 
 
 @pytest.mark.parametrize("text", PAYLOADS)

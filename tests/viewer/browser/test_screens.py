@@ -193,7 +193,7 @@ def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: S
     page_file.write_bytes(content)
     opened = viewer(served(tmp_path))
     page = opened.open("/storage?dp=11&epoch=2")
-    seen = page.locator(".totals div", has_text="damaged, as far as seen").locator("dd")
+    seen = page.locator(".totals div", has_text="damage found so far").locator("dd")
     expect(seen).to_have_text("0")
     expect(opened.visit("datapoint").locator("main")).to_contain_text("checksum")
     opened.visit("storage")
@@ -204,8 +204,8 @@ def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: S
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
     expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
-    kept = "0.500 s where outputs or debug outputs were kept (median of 2 epochs)"
-    cost = f"A validation took {kept}, 0.500 s where none were (1 epoch)."
+    kept = "0.500 s with saved outputs or debug outputs (median of 2 epochs)"
+    cost = f"A validation took {kept}, 0.500 s without (1 epoch)."
     expect(page.locator("main")).to_contain_text(cost)
     expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()

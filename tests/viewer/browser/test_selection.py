@@ -115,7 +115,7 @@ def test_an_index_that_is_none_is_told_where_it_was_typed(first: Viewer) -> None
     field = page.get_by_label("jump to a datapoint")
     field.fill("three")
     field.press("Enter")
-    assert field.evaluate("field => field.validationMessage") == "An index is a whole number."
+    assert field.evaluate("field => field.validationMessage") == "An index is an integer."
     field.fill("3")
     assert field.evaluate("field => field.validationMessage") == ""
     field.press("Enter")
