@@ -16,15 +16,14 @@ NOTICES = "#notices"
 
 
 @pytest.mark.parametrize(
-    ("query", "text"),
+    ("screen", "query", "text"),
     [
-        ("epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
-        ("epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
-        ("metric=speed", "The score speed is not in this run; loss is shown."),
-        ("run=gone-1234", "Run gone-1234 is not here; first is shown."),
+        ("map", "epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
+        ("curves", "epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
+        ("map", "metric=speed", "The score speed is not in this run; loss is shown."),
+        ("curves", "run=gone-1234", "Run gone-1234 is not here; first is shown."),
     ],
 )
-@pytest.mark.parametrize("screen", ["map", "curves"])
 def test_absent_is_told_until_something_is_chosen(first: Viewer, screen: str, query: str, text: str) -> None:
     page = first.open(f"/{screen}?{query}")
     expect(page.locator(NOTICES)).to_contain_text(text)

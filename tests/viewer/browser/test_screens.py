@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.viewer import runs
+from tests.viewer.browser import test_accessibility as accessibility
 from tests.viewer.browser.conftest import Opener, Serve, Viewer, expect, run_id
 
 SCREENS = {
@@ -22,8 +23,8 @@ SCREENS = {
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 2560)])
 def test_every_screen_opens(viewer: Opener, address: str, theme: str, width: int) -> None:
     opened = viewer(address, theme=theme, width=width)
-    opened.open("/runs")
-    for screen, title in reversed(SCREENS.items()):
+    opened.open("/map?epoch=2&dp=4&metric=loss")
+    for screen, title in SCREENS.items():
         page = opened.visit(screen)
         expect(page.locator("h1").first).to_contain_text(title)
         expect(page.locator("nav a[aria-current=page]")).to_have_text(title)
@@ -31,6 +32,7 @@ def test_every_screen_opens(viewer: Opener, address: str, theme: str, width: int
         wide = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1], f"{screen} scrolls sideways at {width} px"
         assert page.locator(".trouble").count() == 0
+        accessibility.check(page, screen)
 
 
 def test_runs_are_listed_and_ticked(first: Viewer) -> None:
