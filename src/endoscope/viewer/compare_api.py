@@ -21,7 +21,7 @@ from endoscope.viewer.answers import Json, answer
 from endoscope.viewer.layers import Layers
 from endoscope.viewer.library import Entry, Library, Refusal
 from endoscope.viewer.neighbours import nearest_success
-from endoscope.viewer.pairs import Pair
+from endoscope.viewer.pairs import Compared, compare
 from endoscope.viewer.selection import Selection, epoch_name, epoch_of, integer, needed_epoch
 from endoscope.viewer.side import Side, is_before, metric_of
 
@@ -72,7 +72,7 @@ class _Comparisons:
                 if found is None:
                     continue
                 item = side.item(found)
-                step = Pair(side, found, *before, form=item["renderer"]).step() if before is not None else None
+                step = _step(compare(side, found, *before, item["renderer"]) if before is not None else None)
                 before = side, found
             strip.append({"epoch": epoch_name(epoch), "item": item, "difference": step})
         if before is None:
@@ -161,6 +161,16 @@ class _Comparisons:
             text = "No earlier epoch has saved outputs or debug outputs; choose another epoch."
             return _Other(None, problem=text)
         return _Other(self._side(left.entry, earlier[-1], at.idx), "The captured epoch before.")
+
+
+def _step(compared: Compared | None) -> Json | None:
+    """The difference to an earlier epoch."""
+    if compared is None:
+        return None
+    if compared.difference is None:
+        return {"differing": compared.share, **compared.picture}
+    apart = compared.difference
+    return {"mean_abs": apart.mean_abs, "max_abs": apart.max_abs, "over": compared.over, **compared.picture}
 
 
 def _other_number(query: QueryParams) -> int | None:

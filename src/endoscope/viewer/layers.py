@@ -9,7 +9,7 @@ from endoscope.runs.datapoint import NotShown
 from endoscope.runs.datapoint_values import Found
 from endoscope.viewer import scales
 from endoscope.viewer.answers import Json
-from endoscope.viewer.pairs import Pair
+from endoscope.viewer.pairs import Compared, compare
 from endoscope.viewer.side import Side
 
 _NOT_COMPARABLE, _ON_ONE_SIDE = -1.0, -2.0  # sorted after every distance
@@ -19,14 +19,7 @@ Items = dict[str, Found]
 
 
 class Layers:
-    """Compares two sides.
-
-    >>> layers = Layers(left, right, describe=lambda side, error: f"{side.entry.name}: {error}")
-    >>> layers.compare()
-    [{'id': ..., 'distance': {'relative_l2': 0.3, ...}, ...}, ...]
-    >>> layers.problems             # what is missing or damaged on a side
-    []
-    """
+    """Compares two sides; `problems` then lists what is missing or damaged."""
 
     def __init__(self, left: Side, right: Side, *, describe: Callable[[Side, EndoscopeError], str]) -> None:
         self._left = left
@@ -88,8 +81,16 @@ class Layers:
             return _ON_ONE_SIDE, {**layer, **_NO_DISTANCE}
         scales.share([left, right])
         form = left["renderer"] if left["renderer"] == right["renderer"] else ""
-        order, distance = Pair(self._left, mine, self._right, theirs, form=form).distance() or (
-            _NOT_COMPARABLE,
-            _NO_DISTANCE,
-        )
+        order, distance = _distance(compare(self._left, mine, self._right, theirs, form))
         return order, {**layer, **distance}
+
+
+def _distance(compared: Compared | None) -> tuple[float, Json]:
+    """How far two values are apart: a number to sort by, and the distance in JSON."""
+    if compared is not None and compared.share is not None:
+        return compared.share, {"distance": {"differing": compared.share}, **compared.picture}
+    apart = compared.difference if compared is not None else None
+    if compared is None or apart is None or apart.relative_l2 is None:
+        return _NOT_COMPARABLE, _NO_DISTANCE
+    distance = {"relative_l2": apart.relative_l2, "cosine": apart.cosine, "over": compared.over}
+    return apart.relative_l2, {"distance": distance, **compared.picture}

@@ -48,12 +48,10 @@ class ScoreMap:
         tables = [epoch.scores if epoch is not None else None for epoch in epochs]
         metric = selection.metric or next(iter(_metrics(tables)), None)
         problems = [*_problems(selection, epochs, tables, metric)]
-        direction = _direction(metric, tables) if metric is not None else None
-        indices = _indices(tables) if metric is not None else np.empty(0, np.int64)
+        direction, indices = _direction(metric, tables), _indices(metric, tables)
         columns = [ranking.column(table, metric or "", direction or "lower", indices) for table in tables]
         fails = [column.fails(selection.percentile) for column in columns]
         change = _change(columns[0], before, metric, indices) if needs_change else None
-        has_previous = before is not None and (change is not None or not needs_change)
         if order == "change" and change is None:
             order = "index"
             problems.append("no earlier epoch has this score; the order is by index")
@@ -64,7 +62,7 @@ class ScoreMap:
             "problems": problems,
             "metric": metric,
             "direction": direction,
-            "previous_epoch": before.number if before is not None and has_previous else None,
+            "previous_epoch": _previous(before, change, needs_change=needs_change),
             **_counts(columns, fails),
         }
         return cls(head, indices, columns, fails, change, _positions(order, columns, fails, change))
@@ -98,8 +96,10 @@ def _metrics(tables: Tables) -> list[str]:
     return [*dict.fromkeys(name for table in tables if table is not None for name in table.values)]
 
 
-def _indices(tables: Tables) -> NDArray[np.int64]:
+def _indices(metric: str | None, tables: Tables) -> NDArray[np.int64]:
     """The datapoints of all runs, ascending; for a single run its own array, which `ranking.column` need not search."""
+    if metric is None:
+        return np.empty(0, np.int64)
     return reduce(np.union1d, (table.indices for table in tables if table is not None))
 
 
@@ -110,6 +110,11 @@ def _change(
     if table is None or metric is None or metric not in table.values:
         return None
     return ranking.change(column, ranking.column(table, metric, column.direction, indices))
+
+
+def _previous(before: Epoch | None, change: ranking.Change | None, *, needs_change: bool) -> int | None:
+    """The epoch that `change` refers to, or would refer to."""
+    return before.number if before is not None and (change is not None or not needs_change) else None
 
 
 def _positions(
@@ -155,8 +160,10 @@ def _problems(selection: Selection, epochs: Epochs, tables: Tables, metric: str 
             yield f"the datapoints of {entry.name} have no score {metric!r}"
 
 
-def _direction(metric: str, tables: Tables) -> Direction:
+def _direction(metric: str | None, tables: Tables) -> Direction | None:
     """The direction in the first run that has the score; `Refusal` when none has it."""
+    if metric is None:
+        return None
     known = _metrics(tables)
     if not known:
         raise Refusal("this epoch has no readable scores", hint="Another epoch may have some.", status=404)
