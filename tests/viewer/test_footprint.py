@@ -29,7 +29,7 @@ def test_every_file_of_a_run_is_counted_and_no_other(tmp_path: Path) -> None:
     assert found.complete
 
 
-def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_missing_folder_has_an_empty_footprint(tmp_path: Path) -> None:
     found = footprint(tmp_path / "nowhere")
     assert (found.bytes, found.last_write, dict(found.files)) == (0, None, {})
     assert found.stamp != footprint(runs.just_started(tmp_path / "a")).stamp

@@ -24,7 +24,7 @@ print(len(shown._repr_html_()))
 """
 
 
-def test_every_name_is_that_of_its_module() -> None:
+def test_every_public_name_is_the_object_of_its_module() -> None:
     for name in viewer.__all__:
         found = getattr(viewer, name)
         assert getattr(importlib.import_module(found.__module__), name) is found

@@ -59,8 +59,8 @@ for screen in SCREENS:
 for entry in library.entries():
     for name in ("runs", "stamp", "curves", "map", "worst", "captured", "storage"):
         get(f"/api/{name}", run=entry.id)
-    told = get("/api/datapoint", run=entry.id, dp=4).json
-    for section in told["sections"]:
+    reply = get("/api/datapoint", run=entry.id, dp=4).json
+    for section in reply["sections"]:
         for item in section["items"]:
             get("/api/time", run=entry.id, dp=4, item=item["id"])
             if "src" in item["body"]:
@@ -98,10 +98,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_file_is_opened_for_writing_and_nothing_is_changed(folder: Path) -> None:
     before = runs.contents(folder)
-    told = looked(folder, "twin")
-    assert told["answers"] > 60
-    assert told["seen"] == []
-    assert told["twin"] == [["open", str(folder / "training" / "run.json")]]
+    reply = looked(folder, "twin")
+    assert reply["answers"] > 60
+    assert reply["seen"] == []
+    assert reply["twin"] == [["open", str(folder / "training" / "run.json")]]
     assert runs.contents(folder) == before
 
 
@@ -121,6 +121,6 @@ def locked(tmp_path: Path) -> Iterator[Path]:
 def test_a_folder_that_nobody_may_write_is_shown(locked: Path) -> None:
     if os.access(locked, os.W_OK):
         pytest.skip("this user may write everywhere; the test above compares contents and times")
-    told = looked(locked, "alone")
-    assert told["answers"] > 60
-    assert told["seen"] == []
+    reply = looked(locked, "alone")
+    assert reply["answers"] > 60
+    assert reply["seen"] == []

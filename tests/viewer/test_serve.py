@@ -123,13 +123,13 @@ def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path) -> None
         connection.close()
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["view", str(tmp_path / "nowhere"), "--no-browser"])
     assert result.exit_code == 2
     assert "there is no folder" in result.output and "give a run's work_dir" in result.output
 
 
-def test_a_port_in_use_is_said(folder: Path) -> None:
+def test_a_port_in_use_is_reported(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -152,7 +152,7 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(folder: Path, mis
     assert "Traceback" not in done.stderr
 
 
-def test_the_browser_is_opened_unless_told_not_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_is_opened_unless_disabled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import webbrowser
 
     asked: list[str] = []
@@ -173,7 +173,7 @@ def test_the_browser_is_opened_unless_told_not_to(folder: Path, monkeypatch: pyt
     assert len(asked) == 1
 
 
-def test_exposing_it_is_said_and_keeps_the_token(folder: Path) -> None:
+def test_exposing_the_server_warns_and_keeps_the_token(folder: Path) -> None:
     exposed = Viewer(folder, "--host", "0.0.0.0")
     try:
         port = urlsplit(exposed.address).port

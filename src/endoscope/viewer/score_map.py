@@ -155,7 +155,7 @@ def _problems(selection: Selection, epochs: Epochs, tables: Tables, metric: str 
         if epoch is None:
             yield f"{entry.name} has no epoch {selection.epoch}"
         elif table is None:
-            yield f"{entry.name} has no readable scores in this epoch"
+            yield f"{entry.name} has no scores in this epoch that can be read"
         elif metric is not None and metric not in table.values:
             yield f"the datapoints of {entry.name} have no score {metric!r}"
 

@@ -91,9 +91,7 @@ def test_newest_scores_that_cannot_be_read(viewer: Opener, served: Serve, tmp_pa
     expect(page.locator("article.layer").first).to_be_visible()
 
 
-def test_a_mask_is_seen_over_the_input_and_heads_are_turned_page_by_page(
-    viewer: Opener, served: Serve, tmp_path: Path
-) -> None:
+def test_a_mask_is_shown_over_the_input_and_heads_in_pages(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "run", indices=[0, 1])
     masks, attention = torch.zeros(2, 8, 8, dtype=torch.int64), torch.rand(2, 100, 4, 4).softmax(-1)
     masks[:, 2:5, 3:] = 2
@@ -146,7 +144,7 @@ def test_an_alert_would_be_noted(viewer: Opener, served: Serve, tmp_path: Path) 
     opened.errors.clear()
 
 
-def test_a_debugger_that_failed_is_told_with_the_datapoint(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_a_failed_debugger_is_reported_with_the_datapoint(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "run")
     runs.write_epoch(folder, 3, capture=False)
     seen = {(0, 1): {"conv": {"mean": torch.ones(2, 3)}}}

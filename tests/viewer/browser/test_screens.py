@@ -144,7 +144,7 @@ def test_channel_is_enlarged_and_closed(first: Viewer) -> None:
     expect(page.locator("dialog")).to_have_count(0)
 
 
-def test_epoch_without_capture_says_where_there_is_one(first: Viewer) -> None:
+def test_an_epoch_without_captures_links_to_one_with_captures(first: Viewer) -> None:
     page = first.open("/datapoint?epoch=0&dp=4")
     section = page.locator("[data-section=debugger]")
     section.get_by_role("link", name="2", exact=True).click()
@@ -188,7 +188,7 @@ def test_moving_onto_the_other_epoch_compares_with_another_one(first: Viewer) ->
     expect(page.locator(".notice:visible")).to_have_count(0)
 
 
-def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_storage_counts_damage_found_meanwhile(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     page_file = runs.training(tmp_path / "run") / "epoch_2" / "outputs" / "page_0.safetensors"
     content = bytearray(page_file.read_bytes())
     content[-1] ^= 1

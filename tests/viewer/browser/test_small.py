@@ -36,7 +36,7 @@ def seen(**values: Any) -> dict[str, Any]:
     return {name: {name: value} for name, value in values.items()}
 
 
-def test_notes_stand_beside_small_pictures(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_notes_appear_beside_small_pictures(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     maps, volume = torch.rand(1, 200, 8, 8, generator=G), torch.rand(1, 2, 5, 8, 8, generator=G)
     folder = captured(tmp_path / "run", *(seen(maps=maps * k, volume=volume * k) for k in (1, 2)))
     window = opened(viewer, served, folder)
