@@ -96,28 +96,27 @@ class Hosts:
 
     def allows(self, header: str) -> bool:
         """On any port: a port forwarded by ssh has another number here."""
-        found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", header)
-        if found is None or (found[3] is not None and not 0 < int(found[3]) < 65536):
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", header)
+        if match is None or (match[3] is not None and not 0 < int(match[3]) < 65536):
             return False
-        name = (found[1] or found[2]).lower()
+        name = (match[1] or match[2]).lower()
         if name in self.names:
-            return (":" in name) == (found[1] is not None)
-        return self.any_address and _is_address(name, version=6 if found[1] else 4)
+            return (":" in name) == (match[1] is not None)
+        address = _address(name) if self.any_address else None
+        return address is not None and address.version == (6 if found[1] else 4)
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = _address(host)
+    return address.is_loopback if address is not None else host.lower() == "localhost"
 
 
-def _is_address(text: str, *, version: int) -> bool:
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(text).version == version
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
 
 
 # ---------------------------------------------------------------- the guard

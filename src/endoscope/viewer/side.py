@@ -65,12 +65,8 @@ def prediction_of(at: Datapoint) -> Json | None:
     prediction = at.prediction
     if prediction is None:
         return None
-    return {
-        "class": prediction.index,
-        "name": at.class_text(prediction.index),
-        "probability": prediction.probability,
-        "how": prediction.how,
-    }
+    named = {"class": prediction.index, "name": at.class_text(prediction.index)}
+    return {**named, "probability": prediction.probability, "how": prediction.how}
 
 
 def metric_of(epoch: Epoch, name: str | None) -> str:

@@ -45,15 +45,9 @@ class _Storage:
         problems = [self._library.shown(problem) for problem in run.problems]
         if not present.complete:
             problems.append("there are too many files; the sizes cover only those examined first")
-        return answer(
-            {
-                "folders": folders,
-                "files": [{"name": name, "bytes": file.bytes} for name, file in others.items()],
-                "bytes": present.bytes,
-                "cost": _cost(run, present),
-                "problems": problems,
-            }
-        )
+        files_json = [{"name": name, "bytes": file.bytes} for name, file in others.items()]
+        sizes = {"folders": folders, "files": files_json, "bytes": present.bytes}
+        return answer({**sizes, "cost": _cost(run, present), "problems": problems})
 
     def _folder(self, run: Run, name: str, files: dict[str, File]) -> Json:
         outputs = _opened(run, name)
@@ -110,14 +104,7 @@ def _pages(outputs: DebugOutputs, name: str, files: dict[str, File]) -> list[Jso
     pages = []
     for page, (records, datapoints) in zip(outputs.pages, outputs.page_counts(), strict=True):
         own = [files.get(f"{name}/{page.name}.{suffix}") for suffix in ("safetensors", "jsonl")]
-        pages.append(
-            {
-                "name": page.name,
-                "records": records,
-                "datapoints": datapoints,
-                "bytes": sum(file.bytes for file in own if file is not None),
-                "closed": page.closed,
-                "dropped": page.dropped,
-            }
-        )
+        size = sum(file.bytes for file in own if file is not None)
+        counts = {"records": records, "datapoints": datapoints, "bytes": size}
+        pages.append({"name": page.name, **counts, "closed": page.closed, "dropped": page.dropped})
     return pages

@@ -21,7 +21,7 @@ NOTICES = "#notices"
         ("map", "epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
         ("curves", "epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
         ("map", "metric=speed", "The score speed is not in this run; loss is shown."),
-        ("curves", "run=gone-1234", "Run gone-1234 is not here; first is shown."),
+        ("curves", "run=gone-1234", "Run gone-1234 was not found; first is shown."),
     ],
 )
 def test_an_absent_selection_is_reported_until_a_choice(first: Viewer, screen: str, query: str, text: str) -> None:
@@ -68,7 +68,7 @@ def test_a_removed_run_is_reported(viewer: Opener, tmp_path: Path) -> None:
         page = opened.open(f"/curves?run={run_id(opened, 'goes')}")
         expect(page.locator("#controls .name")).to_have_text("goes")
         gone.rename(tmp_path.parent / f"{tmp_path.name}_moved")
-        expect(page.locator(NOTICES)).to_contain_text("is not here; stays is shown.")
+        expect(page.locator(NOTICES)).to_contain_text("was not found; stays is shown.")
         expect(page.locator("#controls .name")).to_have_text("stays")
         opened.errors.clear()  # 404s, in the console
         page.goto("about:blank")

@@ -30,7 +30,7 @@ function absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) 
   const found = [];
   if (unknown.length) {
     const names = chosen.map((run) => run.name).join(", ");
-    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "are" : "is"} not here; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
+    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "were" : "was"} not found; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
   }
   if (selection.on !== null && !chosen.some((run) => run.id === selection.on) && !unknown.includes(selection.on))
     found.push({ parameter: "on", text: `Run ${selection.on}, named for the datapoint, is not among the runs shown.` });
@@ -70,7 +70,7 @@ function unreadable(runs, epoch) {
   });
 }
 
-// What the selection means, given the runs there are: runs, epochs, the epoch and the metric in force.
+// Resolves the selection against the existing runs: the runs shown, their epochs, and the current epoch and metric.
 export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
   let chosen = [...new Set(selection.run)].map((id) => known.get(id)).filter(Boolean);
