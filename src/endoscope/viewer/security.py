@@ -103,7 +103,7 @@ class Hosts:
         if name in self.names:
             return (":" in name) == (match[1] is not None)
         address = _address(name) if self.any_address else None
-        return address is not None and address.version == (6 if found[1] else 4)
+        return address is not None and address.version == (6 if match[1] else 4)
 
 
 def is_loopback(host: str) -> bool:
