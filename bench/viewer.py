@@ -341,9 +341,7 @@ def main() -> None:
     parser.add_argument("--datapoints", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--scale", type=float, default=1.0, help="of the 1 in 20 datapoints with large maps")
-    parser.add_argument(
-        "--repetitions", type=int, default=40, help="of each measurement; half as many for slow ones"
-    )
+    parser.add_argument("--repetitions", type=int, default=40, help="of each measurement; half as many for slow ones")
     parser.add_argument("--only", choices=["paint", "map", "clicks", "memory", "live"], action="append")
     parser.add_argument("--dir", help="where to write the run; a temporary folder by default")
     parser.add_argument("--run", type=Path, help="write the run here and keep it, or use the one that exists")
