@@ -1,4 +1,4 @@
-"""The viewer in a real browser: how long a person waits, and what memory the server needs."""
+"""Measures the viewer in a real browser: waiting times, and the memory of the server."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 WINDOW = {"width": 1600, "height": 1000}
 MEMORY_FIRST, MEMORY_NEXT = 200, 400
-"""Datapoints that are looked at before memory is measured, and afterwards."""
+"""Datapoints shown before the first measurement of memory, and after it."""
 _MB = 1_000_000
 
 # Runs in every page before its own scripts. A time begins with the browser's own time stamp of the click or key, and
-# ends after the frame in which what was waited for is painted.
+# ends after the frame that paints the expected change.
 PROBE = """
 performance.setResourceTimingBufferSize(1e6);
 window.bench = {start: 0, drawn: 0};
@@ -57,7 +57,7 @@ bench.mapped = (epoch, metric) => {
 };
 bench.shown = () => `epoch=${document.querySelector("canvas").dataset.epoch}&`;
 bench.panel = () => document.querySelector("section[aria-label=Datapoint]");
-bench.told = (dp) => bench.panel().dataset.header === dp && bench.panel().querySelector(".scores dd") !== null;
+bench.header = (dp) => bench.panel().dataset.header === dp && bench.panel().querySelector(".scores dd") !== null;
 bench.pictures = (dp, selector) => {
   const all = bench.panel().dataset.dp === dp ? [...bench.panel().querySelectorAll(selector)] : [];
   return all.length > 0 && all.every((one) => one.complete && one.naturalWidth && one.src.includes(`dp=${dp}`));
@@ -77,17 +77,17 @@ bench.cell = (position) => {
 
 @dataclass
 class Figure:
-    """One line of the table: times in milliseconds, and what they may be."""
+    """One line of the table: times in milliseconds, and their limit."""
 
     what: str
     limit: float
     values: list[float] = field(default_factory=list)
     note: str = ""
     load: float = 0.0
-    """Of the machine in the minute before it was done; the browser and the server are 1 to 2 of it."""
+    """Load of the machine in the minute before the end; the browser and the server account for 1 to 2 of it."""
 
     def at(self, share: float) -> float:
-        """The nearest rank: at least so large a share is not longer."""
+        """Percentile by nearest rank."""
         ordered = sorted(self.values)
         return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
@@ -96,18 +96,18 @@ class Figure:
         return "pass" if self.at(0.95) <= self.limit else "FAIL"
 
     def __str__(self) -> str:
-        told = f"p95 {self.at(0.95):.0f} ms, at most {self.limit:.0f} ms (load {self.load:.1f})"
-        return f"- {self.verdict}: {self.what}: {told}"
+        times = f"p95 {self.at(0.95):.0f} ms, at most {self.limit:.0f} ms (load {self.load:.1f})"
+        return f"- {self.verdict}: {self.what}: {times}"
 
     def row(self) -> list[str]:
-        found = [f"{self.at(share):,.0f} ms" for share in (0.5, 0.95, 1.0)]
+        times = [f"{self.at(share):,.0f} ms" for share in (0.5, 0.95, 1.0)]
         rest = [str(len(self.values)), f"{self.load:.1f}", self.verdict, self.note]
-        return [self.what, f"{self.limit:,.0f} ms", *found, *rest]
+        return [self.what, f"{self.limit:,.0f} ms", *times, *rest]
 
 
 # ---------------------------------------------------------------- server and browser
 class Server:
-    """`endoscope view` as a process of its own."""
+    """`endoscope view` as a separate process."""
 
     def __init__(self, folder: Path) -> None:
         code = "from endoscope.cli import main; main()"
@@ -124,10 +124,10 @@ class Server:
         self.address = found[0]
 
     def resident(self) -> dict[str, int]:
-        """Bytes of memory: all, and those that are no files."""
+        """Bytes of memory: all of it, and the part that does not map files."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        held = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmRSS", "Rss"))}
-        return {"all": held["VmRSS"], "anonymous": held["RssAnon"]}
+        kb = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("VmRSS", "Rss"))}
+        return {"all": 1024 * kb["VmRSS"], "anonymous": 1024 * kb["RssAnon"]}
 
     def stop(self) -> None:
         self._process.terminate()
@@ -146,7 +146,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 
 class Window:
-    """A browser window with an empty cache, on a server."""
+    """A browser window with an empty cache."""
 
     def __init__(self, browser: Any, server: Server) -> None:
         self._context = browser.new_context(viewport=WINDOW)
@@ -161,41 +161,41 @@ class Window:
         self._context.close()
 
     def open(self) -> float:
-        """The address that `endoscope view` prints; milliseconds until the map is painted."""
+        """Open the address that `endoscope view` prints; returns milliseconds until the map is painted."""
         self.page.goto(self._server.address, wait_until="commit")
         self.page.wait_for_function("() => window.bench")
         return float(self.page.evaluate("bench.painted(() => document.querySelector('canvas') && bench.drawn > 0)"))
 
-    def arm(self, **wanted: str) -> None:
-        """Begin to look for conditions, before the click or key, so that the way to the browser is not measured."""
-        parts = ", ".join(f"bench.painted(() => bench.start < Infinity && {one})" for one in wanted.values())
+    def arm(self, **conditions: str) -> None:
+        """Start to watch for conditions before the click or key, so that the way to the browser is not measured."""
+        parts = ", ".join(f"bench.painted(() => bench.start < Infinity && {one})" for one in conditions.values())
         self.page.evaluate(f"() => {{ bench.arm(); bench.all = Promise.all([{parts}]); }}")
-        self._wanted = [*wanted]
+        self._conditions = [*conditions]
 
     def times(self) -> dict[str, float]:
-        """Milliseconds from the click or key until each condition was painted."""
+        """Milliseconds from the click or key until each condition is painted."""
         found = self.page.evaluate("bench.all.then((all) => all.map((one) => one - bench.start))")
-        return dict(zip(self._wanted, found, strict=True))
+        return dict(zip(self._conditions, found, strict=True))
 
     def settle(self) -> None:
-        """What a person needs at least to look at it; one action is not to wait for the one before."""
+        """Pause, as a person would, so that no action waits for the previous one."""
         self.page.wait_for_timeout(500)
 
-    def click(self, dp: int, position: int, **wanted: str) -> dict[str, float]:
+    def click(self, dp: int, position: int, **conditions: str) -> dict[str, float]:
         place = self.page.evaluate("(position) => bench.cell(position)", position)
-        self.arm(**{name: code.replace("DP", f"'{dp}'") for name, code in wanted.items()})
+        self.arm(**{name: code.replace("DP", f"'{dp}'") for name, code in conditions.items()})
         self.page.mouse.click(place["x"], place["y"])
         return self.times()
 
     def positions(self) -> dict[int, int]:
-        """Where each datapoint is in the map that is shown."""
+        """The position of each datapoint in the map that is shown."""
         address = "bench_map = performance.getEntriesByType('resource').filter((one) => one.name.includes('/api/map?'))"
         url = self.page.evaluate(f"{address}, bench_map.find((one) => one.name.includes(bench.shown())).name")
         indices = self.page.request.get(url.replace("form=arrays", "form=json")).json()["indices"]
         return {int(idx): at for at, idx in enumerate(indices)}
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- measurements
 def measure_first_paint(browser: Any, folder: Path, repetitions: int) -> list[Figure]:
     cold, warm = Figure("first useful paint, server just started", 1500), Figure("first useful paint", 1500)
     for _ in range(repetitions):
@@ -208,9 +208,9 @@ def measure_first_paint(browser: Any, folder: Path, repetitions: int) -> list[Fi
 
 
 def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> list[Figure]:
-    """Every epoch and every metric for the first time since the server was started."""
-    epoch_change = Figure("epoch change on the score map", 100, note="the one before, with the keyboard")
-    far_change = Figure("epoch change, far away", 100, note="with the slider, from 0.5 s after opening on")
+    """Every epoch and metric for the first time since the server started."""
+    epoch_change = Figure("epoch change on the score map", 100, note="the previous one, with the keyboard")
+    far_change = Figure("epoch change, far away", 100, note="with the slider, 0.5 s after opening or later")
     metric_change = Figure("metric change on the score map", 100)
     others = [name for name in viewer_run.DIRECTIONS if name != "loss"]
     while min(len(one.values) for one in (epoch_change, far_change, metric_change)) < repetitions:
@@ -241,7 +241,7 @@ def measure_map(browser: Any, folder: Path, size: Size, repetitions: int) -> lis
 
 
 def measure_clicks(browser: Any, folder: Path, size: Size, repetitions: int) -> list[Figure]:
-    """Datapoints with large maps, none of which was looked at before; their pages are read from the disk."""
+    """Datapoints with large maps, each shown for the first time; their pages are read from disk."""
     header = Figure("click to datapoint header", 100, note="label, prediction and scores")
     images = Figure("click to input image", 300)
     grid = Figure("click to 64-channel grid", 500, note="64 x 56 x 56")
@@ -249,13 +249,13 @@ def measure_clicks(browser: Any, folder: Path, size: Size, repetitions: int) -> 
         window.open()
         at = window.positions()
         chosen = random.Random(0).sample(size.indices, min(repetitions, size.large))
-        window.click(size.indices[0], at[size.indices[0]], told="bench.told(DP)")
+        window.click(size.indices[0], at[size.indices[0]], header="bench.header(DP)")
         for dp in chosen:
             window.settle()
             found = window.click(
                 dp,
                 at[dp],
-                header="bench.told(DP)",
+                header="bench.header(DP)",
                 images="bench.pictures(DP, '[data-section=inputs] img')",
                 grid="bench.pictures(DP, '[data-debugger=features] img')",
             )
@@ -266,13 +266,13 @@ def measure_clicks(browser: Any, folder: Path, size: Size, repetitions: int) -> 
 
 
 def measure_memory(browser: Any, folder: Path, size: Size) -> list[tuple[int, dict[str, int]]]:
-    """(datapoints looked at so far, bytes), all with large maps, over several epochs."""
+    """(datapoints shown so far, bytes); all have large maps, over several epochs."""
     found = []
-    looked_at = 0
+    shown = 0
     with serving(folder) as server, Window(browser, server) as window:
         window.open()
         found.append((0, server.resident()))
-        while looked_at < MEMORY_FIRST + MEMORY_NEXT:
+        while shown < MEMORY_FIRST + MEMORY_NEXT:
             at = window.positions()
             for dp in size.indices[:MEMORY_FIRST]:
                 window.click(
@@ -280,10 +280,10 @@ def measure_memory(browser: Any, folder: Path, size: Size) -> list[tuple[int, di
                     at[dp],
                     all="bench.pictures(DP, '[data-section=inputs] img, [data-section=debugger] img')",
                 )
-                looked_at += 1
-                if looked_at % 100 == 0:
-                    found.append((looked_at, server.resident()))
-                if looked_at == MEMORY_FIRST + MEMORY_NEXT:
+                shown += 1
+                if shown % 100 == 0:
+                    found.append((shown, server.resident()))
+                if shown == MEMORY_FIRST + MEMORY_NEXT:
                     break
             window.settle()
             window.arm(map="bench.drawn > bench.start")
@@ -294,13 +294,13 @@ def measure_memory(browser: Any, folder: Path, size: Size) -> list[tuple[int, di
 
 
 def measure_live(browser: Any, folder: Path, size: Size, repetitions: int) -> Figure:
-    """An epoch's scores are in place; the page, which nobody touches, shows them."""
+    """Time from writing an epoch's scores until the page shows them by itself."""
     figure = Figure("new epoch of a live run visible", 2000)
     chance = random.Random(0)
     with serving(folder) as server, Window(browser, server) as window:
         window.open()
         for epoch in range(size.epochs, size.epochs + repetitions):
-            window.page.wait_for_timeout(1200 + 1000 * chance.random())  # at any time between two questions
+            window.page.wait_for_timeout(1200 + 1000 * chance.random())  # at any time between two requests
             window.page.evaluate("() => { bench.start = performance.now(); }")
             viewer_run.write_scored_epoch(folder, epoch, size.datapoints)
             written = time.time()
@@ -311,10 +311,10 @@ def measure_live(browser: Any, folder: Path, size: Size, repetitions: int) -> Fi
 
 # ---------------------------------------------------------------- printing
 def print_memory(found: Sequence[tuple[int, Mapping[str, int]]]) -> list[str]:
-    rows = [[f"{n:,}", f"{held['all'] / _MB:,.0f} MB", f"{held['anonymous'] / _MB:,.0f} MB"] for n, held in found]
-    measure.table("Memory of the server", ["datapoints looked at", "resident", "of it no files"], rows)
-    held = dict(found)
-    first, last = held[MEMORY_FIRST]["all"], found[-1][1]["all"]
+    rows = [[f"{n:,}", f"{one['all'] / _MB:,.0f} MB", f"{one['anonymous'] / _MB:,.0f} MB"] for n, one in found]
+    measure.table("Memory of the server", ["datapoints shown", "resident", "of it anonymous"], rows)
+    by_count = dict(found)
+    first, last = by_count[MEMORY_FIRST]["all"], found[-1][1]["all"]
     most = max(one["all"] for _, one in found)
     grown = (last - first) / _MB
     return [
@@ -324,59 +324,57 @@ def print_memory(found: Sequence[tuple[int, Mapping[str, int]]]) -> list[str]:
     ]
 
 
-def size_of(given: argparse.Namespace, parent: Path) -> Size:
-    """As asked for, thinned to what the disk allows."""
-    wanted = Size(given.datapoints, given.epochs, max(1, round(given.datapoints / 20 * given.scale)))
+def size_of(options: argparse.Namespace, parent: Path) -> Size:
+    """The requested size, reduced to what the disk allows."""
+    requested = Size(options.datapoints, options.epochs, max(1, round(options.datapoints / 20 * options.scale)))
     free = shutil.disk_usage(parent).free
-    if wanted.bytes <= free / 2:
-        return wanted
-    rest = Size(given.datapoints, given.epochs, 0).bytes
-    large = max(1, int((free / 2 - rest) / (wanted.bytes - rest) * wanted.large))
-    print(f"The disk has {free / 1e9:.1f} GB free: {large} instead of {wanted.large} datapoints have large maps.")
-    return Size(given.datapoints, given.epochs, large)
+    if requested.bytes <= free / 2:
+        return requested
+    rest = Size(options.datapoints, options.epochs, 0).bytes
+    large = max(1, int((free / 2 - rest) / (requested.bytes - rest) * requested.large))
+    print(f"The disk has {free / 1e9:.1f} GB free: {large} instead of {requested.large} datapoints have large maps.")
+    return Size(options.datapoints, options.epochs, large)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--datapoints", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the one in 20 datapoints that have large maps")
-    parser.add_argument(
-        "--repetitions", type=int, default=40, help="of each measurement; half as many where it is slow"
-    )
+    parser.add_argument("--scale", type=float, default=1.0, help="of the 1 in 20 datapoints with large maps")
+    parser.add_argument("--repetitions", type=int, default=40, help="of each measurement; half as many for slow ones")
     parser.add_argument("--only", choices=["paint", "map", "clicks", "memory", "live"], action="append")
-    parser.add_argument("--dir", help="where the run is written for the time being; a temporary folder otherwise")
-    parser.add_argument("--run", type=Path, help="write the run there, or take the one that is there, and leave it")
+    parser.add_argument("--dir", help="where to write the run; a temporary folder by default")
+    parser.add_argument("--run", type=Path, help="write the run here and keep it, or use the one that exists")
     parser.add_argument("--json", metavar="FILE")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         sys.exit("bench/viewer.py drives a browser: pip install playwright")
     if CHROMIUM is None:
         sys.exit("bench/viewer.py needs chromium, chromium-browser or google-chrome on the path")
-    parts = given.only or ["paint", "map", "clicks", "memory", "live"]
-    with measure.scratch(given.dir) as scratch:
-        folder = given.run or scratch / "run"
-        size = size_of(given, folder.parent)
+    parts = options.only or ["paint", "map", "clicks", "memory", "live"]
+    with measure.scratch(options.dir) as scratch:
+        folder = options.run or scratch / "run"
+        size = size_of(options, folder.parent)
         describe_run(folder, size)
         figures: list[Figure] = []
-        told: list[str] = []
+        memory: list[str] = []
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             for part in parts:
                 print(f"measuring: {part}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
                 found: list[Figure] = []
                 if part == "paint":
-                    found = measure_first_paint(browser, folder, -(-given.repetitions // 2))
+                    found = measure_first_paint(browser, folder, -(-options.repetitions // 2))
                 elif part == "map":
-                    found = measure_map(browser, folder, size, given.repetitions)
+                    found = measure_map(browser, folder, size, options.repetitions)
                 elif part == "clicks":
-                    found = measure_clicks(browser, folder, size, given.repetitions)
+                    found = measure_clicks(browser, folder, size, options.repetitions)
                 elif part == "memory":
-                    told = print_memory(measure_memory(browser, folder, size))
+                    memory = print_memory(measure_memory(browser, folder, size))
                 else:
-                    found = [measure_live(browser, folder, size, -(-given.repetitions // 2))]
+                    found = [measure_live(browser, folder, size, -(-options.repetitions // 2))]
                 for figure in found:
                     figure.load = os.getloadavg()[0]
                     print(figure, flush=True)
@@ -385,13 +383,13 @@ def main() -> None:
         if figures:
             heads = ["what", "p95 at most", "p50", "p95", "longest", "n", "load", "verdict", "note"]
             measure.table("The viewer in Chromium", heads, [figure.row() for figure in figures])
-        print("", *told, *figures, sep="\n")
+        print("", *memory, *figures, sep="\n")
         for figure in figures:
-            measure.append_json(given.json, {"what": figure.what, "ms": figure.values, "load": figure.load})
+            measure.append_json(options.json, {"what": figure.what, "ms": figure.values, "load": figure.load})
 
 
 def describe_run(folder: Path, size: Size) -> None:
-    """Write it, or make one that is there as it was at first; say what it holds."""
+    """Write the run, or reset an existing one; print what it holds."""
     began = time.perf_counter()
     if folder.exists():
         viewer_run.renew(folder, size)

@@ -1,7 +1,7 @@
-"""The run that bench/viewer.py looks at: scores of all datapoints in all epochs, and pages, written without training.
+"""Writes the run for bench/viewer.py without training: scores of all datapoints in all epochs, and pages.
 
-Every datapoint has its input and small debug outputs in every epoch; one in twenty has maps of 64 x 56 x 56 besides,
-which are most of the bytes. The run says that it is running, in this process.
+Every datapoint has its input, and small debug outputs in every epoch. One in twenty also has maps of 64 x 56 x 56,
+which make up most of the bytes. The run claims to be running, in this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PAGES = StoreSettings(page_size=100 << 20, queue_bytes=256 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a run is."""
+    """The size of a run."""
 
     datapoints: int
     epochs: int
@@ -44,19 +44,19 @@ class Size:
 
     @property
     def indices(self) -> list[int]:
-        """Of the datapoints with large maps: spread over all."""
+        """The datapoints with large maps, spread evenly."""
         return [k * self.datapoints // self.large for k in range(self.large)] if self.large else []
 
     @property
     def bytes(self) -> int:
-        """About so many will be written."""
+        """About how many bytes will be written."""
         small = 4 * (64 * 4 * 4 + 14 * 14 + 64 + 10) + 600
         large = 4 * 64 * 56 * 56
         return self.datapoints * 4 * 3 * 64 * 64 + self.epochs * (self.datapoints * small + self.large * large)
 
 
 def write_run(folder: Path, size: Size) -> None:
-    """All of it."""
+    """Write the complete run."""
     folder.mkdir(parents=True)
     _write_about(folder, size.epochs)
     _write_pages(folder / layout.DATAPOINTS, _split(range(size.datapoints)), _inputs, seed=0)
@@ -72,7 +72,7 @@ def write_run(folder: Path, size: Size) -> None:
 
 
 def renew(folder: Path, size: Size) -> None:
-    """A run of that size that was written before, as it was at first: in this process, without later epochs."""
+    """Reset an existing run of that size: running in this process, without later epochs."""
     for epoch, inside in layout.epoch_folders(folder).items():
         if epoch >= size.epochs:
             shutil.rmtree(inside)
@@ -81,7 +81,7 @@ def renew(folder: Path, size: Size) -> None:
 
 
 def write_scored_epoch(folder: Path, epoch: int, datapoints: int) -> None:
-    """The scores and losses of an epoch, and that it is done."""
+    """Write the scores and losses of an epoch, and mark it as done."""
     g = torch.Generator().manual_seed(1000 + epoch)
     losses = torch.empty(datapoints, dtype=torch.float64).exponential_(1 + 0.2 * epoch, generator=g)
     confidence = torch.exp(-losses)

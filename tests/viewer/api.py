@@ -36,8 +36,8 @@ class Viewer:
         return self.client.get(f"/api/{what}", **{"run": self.ids[0], **query})
 
     def items(self, **query: Any) -> dict[tuple[str | None, str], Any]:
-        told = self.get("datapoint", **query)
-        return {(item["debugger"], item["name"]): item for section in told["sections"] for item in section["items"]}
+        reply = self.get("datapoint", **query)
+        return {(item["debugger"], item["name"]): item for section in reply["sections"] for item in section["items"]}
 
     def pixels(self, src: str) -> np.ndarray:
         answer = self.client.get(src)

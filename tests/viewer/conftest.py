@@ -33,8 +33,8 @@ def two(tmp_path: Path) -> Viewer:
 @pytest.fixture
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that appear are found at the next request."""
-    monkeypatch.setattr(library, "_LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(library, "_LOOK_SHARE", 0)
+    monkeypatch.setattr(library, "_SEARCH_INTERVAL_S", 0.0)
+    monkeypatch.setattr(library, "_SEARCH_SHARE", 0)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_the_first_page_is_the_map_of_the_only_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["empty", "just_started"])
-def test_the_first_page_of_a_run_without_scores_is_that_of_the_runs(tmp_path: Path, kind: str) -> None:
+def test_a_run_without_scores_opens_the_page_of_runs(tmp_path: Path, kind: str) -> None:
     getattr(runs, kind)(tmp_path / "a")
     client = entered(create_app(Library([tmp_path]), token=TOKEN), TOKEN)
     assert client.get("/").header("location") == "/runs"
@@ -90,7 +90,7 @@ def test_our_files_are_served_with_their_type_and_not_sent_twice(client: Client)
         assert (again.status, again.body) == (304, b"")
 
 
-def test_the_icon_is_kept_and_the_scripts_are_not(client: Client) -> None:
+def test_browsers_may_store_the_icon_but_not_the_scripts(client: Client) -> None:
     """Browsers ask for the icon again at every step in the history, unless they may keep it."""
     assert client.get("/static/icon.svg").header("cache-control") == "private, max-age=86400"
     assert client.get("/static/main.js").header("cache-control") == "private, no-cache"
@@ -120,7 +120,7 @@ def _both(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", _both("fails"))
-def test_a_mistake_of_ours_is_logged_and_shown_kindly(broken: Starlette, path: str) -> None:
+def test_a_bug_is_logged_and_shown_without_details(broken: Starlette, path: str) -> None:
     answer = entered(broken, TOKEN).get(path)
     assert answer.status == 500
     assert isinstance(answer.error, RuntimeError)  # which the server logs
@@ -283,7 +283,7 @@ def test_nothing_in_a_run_is_changed_by_looking_at_it(app: Starlette, client: Cl
     assert runs.contents(folder.parent) == before
 
 
-def test_twin_a_change_would_be_seen(tmp_path: Path) -> None:
+def test_twin_a_change_is_noticed(tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "a", epochs=1)
     before = runs.contents(folder)
     (folder / "run.json").touch()

@@ -100,7 +100,7 @@ def test_a_map_without_scores_as_arrays(tmp_path: Path) -> None:
     assert (found["indices"], found["values"], found["metric"]) == ([], [[]], None)
 
 
-def test_a_form_that_there_is_not(tmp_path: Path) -> None:
+def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
     answer = odd_runs(tmp_path).get("/api/map", form="array")
     assert answer.status == 400
     assert "closest: 'arrays'" in answer.json["error"]["message"]

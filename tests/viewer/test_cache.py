@@ -39,7 +39,7 @@ def test_the_bytes_stay_below_the_bound_and_the_last_used_stay() -> None:
     assert cache.get("other", 0, lambda: b"made anew") == b"made anew"
 
 
-def test_what_is_larger_than_all_is_not_kept() -> None:
+def test_a_value_larger_than_the_cache_is_not_stored() -> None:
     cache: Cache[bytes] = Cache(10, len)
     assert cache.get("a", 0, lambda: b"x" * 11) == b"x" * 11
     assert cache.nbytes == 0

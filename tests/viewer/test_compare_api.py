@@ -19,15 +19,15 @@ from endoscope.viewer import compare_api, neighbours
 # ---------------------------------------------------------------- /api/time
 def test_one_value_through_time(viewer: Viewer) -> None:
     item = viewer.items(epoch=1, dp=4)["features", "feature_map"]["id"]
-    told = viewer.get("time", dp=4, item=item)
-    assert (told["item"], told["name"], told["note"]) == (item, "feature_map", None)
-    assert [one["epoch"] for one in told["epochs"]] == [1, 2]
-    assert told["epochs"][0]["difference"] is None
+    reply = viewer.get("time", dp=4, item=item)
+    assert (reply["item"], reply["name"], reply["note"]) == (item, "feature_map", None)
+    assert [one["epoch"] for one in reply["epochs"]] == [1, 2]
+    assert reply["epochs"][0]["difference"] is None
     run = run_of(viewer)
     a, b = (run.epoch(k).debugger[4]["features"]["feature_map"].double() for k in (2, 1))  # type: ignore[union-attr,index]
     d = (a - b).abs()
     d = d[torch.isfinite(d)]
-    step = told["epochs"][1]["difference"]
+    step = reply["epochs"][1]["difference"]
     assert step["mean_abs"] == pytest.approx(d.mean().item())
     assert step["max_abs"] == pytest.approx(d.max().item())
     assert step["over"] == "159 of 160 values, where both are finite"
@@ -42,11 +42,11 @@ def test_inputs_and_texts_through_time(viewer: Viewer) -> None:
     assert same["epochs"][1]["difference"]["max_abs"] == 0.0
 
 
-def test_only_the_last_epochs_are_shown_and_said(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_api, "MOST_EPOCHS", 1)
-    told = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
-    assert [one["epoch"] for one in told["epochs"]] == [2]
-    assert told["note"] == "The last 1 of 2 captured epochs."
+def test_only_the_last_epochs_are_shown_with_a_note(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_api, "MAX_EPOCHS", 1)
+    reply = viewer.get("time", dp=4, item=viewer.items(epoch=1, dp=4)["head", "output"]["id"])
+    assert [one["epoch"] for one in reply["epochs"]] == [2]
+    assert reply["note"] == "The last 1 of 2 captured epochs."
 
 
 # ---------------------------------------------------------------- /api/compare
@@ -55,17 +55,17 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=2, dp=4)
-    assert (told["left"]["epoch"], told["right"]["epoch"], told["problem"]) == (2, 1, None)
-    distances = [layer["distance"]["relative_l2"] for layer in told["layers"] if layer["distance"]]
+    reply = viewer.get("compare", mode="epochs", epoch=2, dp=4)
+    assert (reply["left"]["epoch"], reply["right"]["epoch"], reply["problem"]) == (2, 1, None)
+    distances = [layer["distance"]["relative_l2"] for layer in reply["layers"] if layer["distance"]]
     assert distances == sorted(distances, reverse=True)
-    assert [layer["distance"] is None for layer in told["layers"]] == sorted(
-        layer["distance"] is None for layer in told["layers"]
+    assert [layer["distance"] is None for layer in reply["layers"]] == sorted(
+        layer["distance"] is None for layer in reply["layers"]
     )
     run = run_of(viewer)
     sides = [run.epoch(k).debugger[4] for k in (2, 1)]  # type: ignore[union-attr,index]
     checked = 0
-    for layer in told["layers"]:
+    for layer in reply["layers"]:
         if layer["debugger"] in ("head", "encoder", "video", "attention", "gradcam") and layer["distance"]:
             a, b = (side[layer["debugger"]][layer["name"]] for side in sides)
             a, b = (torch.as_tensor(x).double().flatten() for x in (a, b))
@@ -81,16 +81,16 @@ def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
 
 
 def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=1, dp=4)
-    assert (told["right"], told["layers"]) == (None, [])
-    assert told["problem"].startswith("No earlier epoch kept outputs")
+    reply = viewer.get("compare", mode="epochs", epoch=1, dp=4)
+    assert (reply["right"], reply["layers"]) == (None, [])
+    assert reply["problem"].startswith("No earlier epoch has saved outputs")
 
 
 def test_a_datapoint_in_two_runs(two: Viewer) -> None:
-    told = two.get("compare", mode="runs", run=two.ids, epoch=1, dp=4)
-    assert [told[side]["run"] for side in ("left", "right")] == two.ids
-    assert (told["left"]["epoch"], told["right"]["epoch"]) == (1, "eval")
-    assert len(told["layers"]) > 5
+    reply = two.get("compare", mode="runs", run=two.ids, epoch=1, dp=4)
+    assert [reply[side]["run"] for side in ("left", "right")] == two.ids
+    assert (reply["left"]["epoch"], reply["right"]["epoch"]) == (1, "eval")
+    assert len(reply["layers"]) > 5
     alone = two.get("compare", mode="runs", epoch=1, dp=4)
     assert alone["problem"] == "Choose two runs to see this datapoint in both."
 
@@ -104,33 +104,33 @@ def test_the_nearest_success_is_the_one_with_the_nearest_outputs(viewer: Viewer)
     alike = [k for k in rows if k % 3 == worst % 3 and k != worst and epoch.outputs[k]["outputs"].argmax() == k % 3]
     assert alike
     nearest = min(alike, key=lambda k: (torch.dist(mine, epoch.outputs[k]["outputs"].double()).item(), k))  # type: ignore[index]
-    told = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss")
-    assert told["right"]["dp"] == nearest
-    assert told["left"]["label"] == told["right"]["label"]
-    assert told["right"]["prediction"]["name"] == told["right"]["label"]
-    name = told["left"]["label"]
-    told_of = f"of {len(alike)} rightly predicted to be “{name}”"
-    assert told["note"] == f"The outputs nearest to this datapoint's, {told_of}."
+    reply = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss")
+    assert reply["right"]["dp"] == nearest
+    assert reply["left"]["label"] == reply["right"]["label"]
+    assert reply["right"]["prediction"]["name"] == reply["right"]["label"]
+    name = reply["left"]["label"]
+    told_of = f"of {len(alike)} correctly predicted as “{name}”"
+    assert reply["note"] == f"The nearest outputs, {told_of}."
     chosen = viewer.get("compare", mode="success", epoch=2, dp=worst, metric="loss", other=1)
     assert chosen["right"]["dp"] == 1
 
 
-def test_a_bounded_number_of_successes_is_looked_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 6)
-    told = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
-    assert "successes" in (told["note"] or told["problem"])
-    monkeypatch.setattr(neighbours, "LOOKED_AT", 1000)
-    monkeypatch.setattr(neighbours, "CANDIDATES", 1)
+def test_a_bounded_number_of_successes_is_examined(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "MAX_READ", 6)
+    reply = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")
+    assert "successes" in (reply["note"] or reply["problem"])
+    monkeypatch.setattr(neighbours, "MAX_READ", 1000)
+    monkeypatch.setattr(neighbours, "MAX_COMPARED", 1)
     note = viewer.get("compare", mode="success", epoch=2, dp=0, metric="loss")["note"]
-    assert re.search(r"of 1 rightly predicted to be “cat”, from \d of 10 successes\.$", note)
+    assert re.search(r"of 1 correctly predicted as “cat”, from \d of 10 successes\.$", note)
 
 
 def test_the_nearest_success_of_a_regression_has_the_nearest_label(tmp_path: Path) -> None:
     targets = torch.tensor([[2.0], [9.0], [2.5], [-7.0], [3.0]])
     viewer = labelled(tmp_path, targets, torch.rand(5, 1), class_names=None)
-    told = viewer.get("compare", mode="success", dp=0)
-    assert told["right"]["dp"] == 2
-    assert told["note"] == "The label nearest to this datapoint's, of 4 successes."
+    reply = viewer.get("compare", mode="success", dp=0)
+    assert reply["right"]["dp"] == 2
+    assert reply["note"] == "The nearest label, of 4 successes."
     assert viewer.get("datapoint", dp=0)["prediction"] is None
 
 
@@ -147,26 +147,26 @@ def test_labels_without_numbers_have_no_nearest(tmp_path: Path) -> None:
     viewer = labelled(
         tmp_path, per_datapoint(["a story", "another one", "a third"]), torch.rand(3, 1), class_names=None
     )
-    told = viewer.get("compare", mode="success", dp=0)
-    assert told["right"] is None
-    assert "no label in numbers" in told["problem"]
+    reply = viewer.get("compare", mode="success", dp=0)
+    assert reply["right"] is None
+    assert "no numeric label" in reply["problem"]
 
 
 def test_both_sides_have_their_inputs(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="success", epoch=2, dp=4, other=7)
+    reply = viewer.get("compare", mode="success", epoch=2, dp=4, other=7)
     for side, dp in (("left", 4), ("right", 7)):
-        (shown,) = told[side]["inputs"]
+        (shown,) = reply[side]["inputs"]
         assert shown == viewer.items(epoch=2, dp=dp)[None, "inputs"]
-        assert told[side]["inputs_problem"] is None
+        assert reply[side]["inputs_problem"] is None
         viewer.pixels(shown["body"]["src"])
 
 
 def test_a_side_without_inputs_says_why(tmp_path: Path) -> None:
     runs.training(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "datapoints")
-    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=2, dp=4)
-    assert told["left"]["inputs"] == []
-    assert told["left"]["inputs_problem"] == "This run kept no inputs."
+    reply = Viewer(tmp_path).get("compare", mode="epochs", epoch=2, dp=4)
+    assert reply["left"]["inputs"] == []
+    assert reply["left"]["inputs_problem"] == "This run kept no inputs."
 
 
 def two_captures(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> Viewer:
@@ -178,7 +178,7 @@ def two_captures(folder: Path, first: dict[str, Any], second: dict[str, Any]) ->
     return Viewer(folder)
 
 
-def test_what_only_one_side_has_is_shown_beside_nothing(tmp_path: Path) -> None:
+def test_values_of_one_side_are_shown_alone(tmp_path: Path) -> None:
     ones = torch.ones(1, 3)
     viewer = two_captures(
         tmp_path, {"both": {"x": ones, "left": ones}, "first": {"x": ones}}, {"both": {"x": ones, "right": ones}}
@@ -208,9 +208,9 @@ def test_a_problem_names_its_side(tmp_path: Path, mode: str, side: str) -> None:
         ignore_errors=True,
     )
     more = {"other": 0} if mode == "epochs" else {"run": viewer.ids}
-    told = viewer.get("compare", mode=mode, epoch=2, dp=4, **more)
-    assert any(text.startswith(f"{side}This epoch kept no debug outputs.") for text in told["problems"])
-    seen = [layer for layer in told["layers"] if layer["debugger"]]
+    reply = viewer.get("compare", mode=mode, epoch=2, dp=4, **more)
+    assert any(text.startswith(f"{side}This epoch kept no debug outputs.") for text in reply["problems"])
+    seen = [layer for layer in reply["layers"] if layer["debugger"]]
     assert seen and all(layer["left"] and layer["right"] is None for layer in seen)
 
 
@@ -221,11 +221,11 @@ def test_a_damaged_side_leaves_the_other(tmp_path: Path) -> None:
     data = bytearray(page.read_bytes())
     data[-5] ^= 1  # in what b gave
     page.write_bytes(data)
-    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
-    layers = {one["debugger"]: one for one in told["layers"] if one["debugger"]}
+    reply = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    layers = {one["debugger"]: one for one in reply["layers"] if one["debugger"]}
     assert layers["a"]["distance"]["relative_l2"] == 0.0 and layers["a"]["unread"] == []
     assert layers["b"]["left"] is not None and layers["b"]["right"] is None and layers["b"]["unread"] == ["right"]
-    (problem,) = [text for text in told["problems"] if "checksum" in text]
+    (problem,) = [text for text in reply["problems"] if "checksum" in text]
     assert problem.startswith("Epoch 1: ")
 
 
@@ -236,12 +236,12 @@ def test_the_head_of_a_side_says_how_many_inputs_there_are(tmp_path: Path) -> No
     runs.write_pages(tmp_path / "datapoints", {(0,): inputs})
     for epoch in (0, 1):
         runs.write_pages(tmp_path / f"epoch_{epoch}" / "outputs", {(0,): {"outputs": torch.rand(1, 2)}})
-    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
-    assert ([one["name"] for one in told["inputs"]], told["inputs_of"]) == (["a", "b"], 3)
-    assert [(one["name"], one["renderer"]) for one in told["labels"]] == [("mask", "mask")]
+    reply = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
+    assert ([one["name"] for one in reply["inputs"]], reply["inputs_of"]) == (["a", "b"], 3)
+    assert [(one["name"], one["renderer"]) for one in reply["labels"]] == [("mask", "mask")]
 
 
-def test_labels_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_unreadable_labels_are_reported(tmp_path: Path) -> None:
     runs.write_about(tmp_path)
     pages = tmp_path / "datapoints"
     runs.write_pages(pages, {(0,): {"inputs": torch.rand(1, 3, 8, 8), "labels": torch.zeros(1, 8, 8).long()}})
@@ -250,9 +250,9 @@ def test_labels_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     data = bytearray((pages / "page_0.safetensors").read_bytes())
     data[-5] ^= 1
     (pages / "page_0.safetensors").write_bytes(data)
-    told = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
-    assert (len(told["inputs"]), told["labels"], told["inputs_problem"]) == (1, [], None)
-    assert "checksum" in told["labels_problem"]
+    reply = Viewer(tmp_path).get("compare", mode="epochs", epoch=1, dp=0)["left"]
+    assert (len(reply["inputs"]), reply["labels"], reply["inputs_problem"]) == (1, [], None)
+    assert "checksum" in reply["labels_problem"]
 
 
 @pytest.mark.parametrize("form", ["attention", "channels", "image"])
@@ -263,8 +263,8 @@ def test_a_difference_is_laid_out_as_its_sides_are(form: str, tmp_path: Path) ->
         "image": torch.randint(0, 255, (1, 3, 20, 30), dtype=torch.uint8),
     }[form]
     viewer = two_captures(tmp_path, {"seen": {form: value}}, {"seen": {form: value.flip(1)}})
-    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
-    (layer,) = [one for one in told["layers"] if one["debugger"] == "seen"]
+    reply = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    (layer,) = [one for one in reply["layers"] if one["debugger"] == "seen"]
     assert layer["left"]["renderer"] == form
     difference, side = viewer.pixels(layer["src"]), viewer.pixels(layer["left"]["body"]["src"])
     assert difference.shape[:2] == side.shape[:2]
@@ -277,8 +277,8 @@ def test_classes_differ_by_the_share_of_places(tmp_path: Path) -> None:
     masks = torch.zeros(2, 8, 8, dtype=torch.int64)
     masks[0, :2], masks[1, 1:3] = 2, 1
     viewer = two_captures(tmp_path, {"seg": {"mask": masks[:1]}}, {"seg": {"mask": masks[1:]}})
-    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
-    (layer,) = [one for one in told["layers"] if one["debugger"] == "seg"]
+    reply = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    (layer,) = [one for one in reply["layers"] if one["debugger"] == "seg"]
     assert layer["left"]["renderer"] == "mask"
     share = (masks[0] != masks[1]).double().mean().item()
     assert layer["distance"] == {"differing": share}
@@ -298,8 +298,8 @@ def test_numbers_are_compared_as_one_value(tmp_path: Path) -> None:
         return {name: {"map": torch.ones(1, 2), name: number} for name, number in numbers.items()}
 
     viewer = two_captures(tmp_path, seen(x=3.0, k=2, same=1.5, yes=True), seen(x=1.0, k=2, same=1.5, yes=False))
-    told = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
-    found = {one["name"]: one["distance"] for one in told["layers"] if one["debugger"] == one["name"]}
+    reply = viewer.get("compare", mode="epochs", epoch=0, dp=0, other=1)
+    found = {one["name"]: one["distance"] for one in reply["layers"] if one["debugger"] == one["name"]}
     assert found["x"] == {"relative_l2": 1.0, "cosine": None, "over": "all 1 values"}
     assert found["k"]["relative_l2"] == found["same"]["relative_l2"] == 0.0
     assert found["yes"] is None
@@ -310,23 +310,23 @@ def test_a_datapoint_that_only_one_run_has(tmp_path: Path) -> None:
     runs.training(tmp_path / "b", indices=[0, 1])
     viewer = Viewer(tmp_path)
     for ids, side in ((viewer.ids, "left"), (viewer.ids[::-1], "right")):
-        told = viewer.get("compare", mode="runs", run=ids, epoch=2, dp=4)
-        assert told["layers"] and all(layer[side] is not None for layer in told["layers"])
-        assert any("No debug outputs were kept of datapoint 4" in text for text in told["problems"])
+        reply = viewer.get("compare", mode="runs", run=ids, epoch=2, dp=4)
+        assert reply["layers"] and all(layer[side] is not None for layer in reply["layers"])
+        assert any("No debug outputs were kept of datapoint 4" in text for text in reply["problems"])
     assert viewer.ask("compare", mode="runs", run=viewer.ids, epoch=2, dp=99).status == 404
 
 
-def test_a_success_is_rightly_predicted(tmp_path: Path) -> None:
+def test_a_success_is_correctly_predicted(tmp_path: Path) -> None:
     """Datapoint 1 has the nearest outputs and the same label, and is taken for another class."""
     outputs = torch.tensor([[0.0, 3.0, 0.0], [0.1, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
     viewer = labelled(tmp_path, torch.tensor([0, 0, 0, 2]), outputs)
-    told = viewer.get("compare", mode="success", dp=0)
-    assert told["right"]["dp"] == 2
-    assert told["note"] == "The outputs nearest to this datapoint's, of 1 rightly predicted to be “cat”."
+    reply = viewer.get("compare", mode="success", dp=0)
+    assert reply["right"]["dp"] == 2
+    assert reply["note"] == "The nearest outputs, of 1 correctly predicted as “cat”."
     none = labelled(tmp_path / "none", torch.tensor([0, 0]), outputs[:2]).get("compare", mode="success", dp=0)
     assert none["right"] is None
-    assert none["problem"] == "No success is rightly predicted to be “cat”, of 1 looked at."
+    assert none["problem"] == "None of the 1 successes examined is correctly predicted as “cat”."
 
 
-def test_a_mode_that_is_none(viewer: Viewer) -> None:
+def test_an_unknown_mode_is_refused(viewer: Viewer) -> None:
     assert viewer.ask("compare", mode="magic", dp=1).status == 400

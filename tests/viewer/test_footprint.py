@@ -29,7 +29,7 @@ def test_every_file_of_a_run_is_counted_and_no_other(tmp_path: Path) -> None:
     assert found.complete
 
 
-def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_missing_folder_has_an_empty_footprint(tmp_path: Path) -> None:
     found = footprint(tmp_path / "nowhere")
     assert (found.bytes, found.last_write, dict(found.files)) == (0, None, {})
     assert found.stamp != footprint(runs.just_started(tmp_path / "a")).stamp
@@ -46,7 +46,7 @@ def test_links_are_passed_over(tmp_path: Path) -> None:
 
 def test_looking_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = runs.training(tmp_path / "a")
-    monkeypatch.setattr(module, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 10)
     found = footprint(folder)
     assert not found.complete
     assert len(found.files) <= 10

@@ -10,7 +10,8 @@ from starlette.datastructures import QueryParams
 from tests.viewer import runs
 
 from endoscope.runs import RunNotFoundError
-from endoscope.viewer.library import MOST_RUNS, Library, Refusal, Selection, epoch_of, needed_epoch
+from endoscope.viewer.library import Library, Refusal
+from endoscope.viewer.selection import MAX_RUNS, Selection, epoch_of, needed_epoch
 
 
 def select(library: Library, **query: object) -> Selection:
@@ -35,7 +36,7 @@ def test_a_run_itself_may_be_named_and_is_listed_once(tmp_path: Path) -> None:
     assert [entry.name for entry in library.entries()] == ["a"]
 
 
-def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     for top in ("x", "y"):
         runs.training(tmp_path / top / "training", epochs=1)
     library = Library([tmp_path / "x" / "training", tmp_path / "y" / "training"])
@@ -48,7 +49,7 @@ def test_a_folder_given_as_a_relative_path_has_its_name(tmp_path: Path, monkeypa
     assert [entry.name for entry in Library(["."]).entries()] == ["a"]
 
 
-def test_a_name_that_is_no_utf8_is_shown_all_the_same(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_shown(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
     runs.training(folder, epochs=1)
     (entry,) = Library([tmp_path]).entries()
@@ -56,8 +57,8 @@ def test_a_name_that_is_no_utf8_is_shown_all_the_same(tmp_path: Path) -> None:
     entry.name.encode()
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunNotFoundError, match="there is no folder .*nowhere'; give the work_dir of a run"):
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="there is no folder .*nowhere'; give a run's work_dir"):
         Library([tmp_path / "nowhere"])
 
 
@@ -84,12 +85,12 @@ def test_a_run_that_was_removed_is_refused(tmp_path: Path) -> None:
     (entry,) = library.entries()
     assert library.run(entry.id).kind == "training"
     shutil.rmtree(entry.path)
-    with pytest.raises(Refusal, match="no longer there"):
+    with pytest.raises(Refusal, match="no longer exists"):
         library.run(entry.id)
     shutil.rmtree(tmp_path / "runs")
     now += 1.0
     assert library.entries() == []
-    assert library.problems == ["the folder 'runs' is no longer there"]
+    assert library.problems == ["the folder 'runs' no longer exists"]
 
 
 def test_links_to_other_folders_are_no_runs(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_selection_is_what_the_query_says(library: Library) -> None:
     assert selection.entry.name == selection.run.name == "training"
 
 
-def test_what_is_left_out_is_none_and_the_run_the_first_one(library: Library) -> None:
+def test_defaults_of_a_selection(library: Library) -> None:
     selection = select(library, epoch="", dp="", metric="")
     assert (selection.entry.name, selection.epoch, selection.metric, selection.dp) == ("crashed", None, None, None)
     with pytest.raises(Refusal, match="names no datapoint"):
@@ -140,8 +141,8 @@ def test_what_is_left_out_is_none_and_the_run_the_first_one(library: Library) ->
 
 
 def test_too_many_runs_are_refused(library: Library) -> None:
-    with pytest.raises(Refusal, match=f"{MOST_RUNS + 1} runs are too many"):
-        Selection.of(QueryParams([("run", str(k)) for k in range(MOST_RUNS + 1)]), library)
+    with pytest.raises(Refusal, match=f"{MAX_RUNS + 1} runs are too many"):
+        Selection.of(QueryParams([("run", str(k)) for k in range(MAX_RUNS + 1)]), library)
 
 
 def test_the_epoch_of_a_run(library: Library) -> None:
@@ -179,8 +180,8 @@ def test_many_runs_do_not_stay_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "debugger"])
-def test_pages_that_are_in_no_run_are_told(tmp_path: Path, inside: str) -> None:
+def test_pages_outside_any_run_are_reported(tmp_path: Path, inside: str) -> None:
     runs.write_pages(tmp_path / "mine" / inside, {(0, 1): runs.seen_of([0, 1])})
     assert Library([tmp_path / "mine"]).problems == [
-        "'mine' holds 1 pages, but is no run: move them into 'epoch_0/debugger' inside of it"
+        "'mine' holds 1 pages but is not a run: move them into 'epoch_0/debugger' inside it"
     ]

@@ -49,7 +49,7 @@ def test_the_first_line_does_not_wait_for_the_values(tmp_path: Path, monkeypatch
     assert isinstance(answer.error, RuntimeError)  # the connection is broken off: the page says so
 
 
-def test_a_datapoint_that_there_is_not_is_no_line(tmp_path: Path) -> None:
+def test_a_missing_datapoint_is_an_error_and_not_a_line(tmp_path: Path) -> None:
     runs.training(tmp_path / "a")
     answer = client_of(tmp_path).get("/api/datapoint", epoch=1, dp=999, form="lines")
     assert answer.status == 404

@@ -48,7 +48,7 @@ def test_a_training_is_listed_with_what_it_has(tmp_path: Path) -> None:
     }
 
 
-def test_newest_scores_that_cannot_be_read_count_as_none(tmp_path: Path) -> None:
+def test_unreadable_newest_scores_count_as_absent(tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "a", epochs=4)
     for epoch in (0, 2, 3):
         (folder / f"epoch_{epoch}" / "validation_scores.json").write_text("damaged")
@@ -73,8 +73,8 @@ def test_scores_of_classes_are_called_by_their_names(tmp_path: Path) -> None:
     scores = client.get("/api/datapoint", run=run["id"], epoch=2, dp=0).json["scores"]
     assert {one["name"]: one["label"] for one in scores} == labels
     (curves,) = client.get("/api/curves", run=run["id"]).json["runs"]
-    told = {one["name"]: one["label"] for one in curves["series"]}
-    assert labels.items() <= told.items()
+    reply = {one["name"]: one["label"] for one in curves["series"]}
+    assert labels.items() <= reply.items()
 
 
 def test_an_evaluation_has_one_epoch(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_evaluation_has_one_epoch(tmp_path: Path) -> None:
     assert run["progress"] is None
 
 
-def test_every_state_of_a_run_is_told(tmp_path: Path) -> None:
+def test_every_status_of_a_run_is_listed(tmp_path: Path) -> None:
     for kind in ("live", "crashed", "killed", "just_started", "damaged"):
         getattr(runs, kind)(tmp_path / kind)
     found = listed(client_of(tmp_path))
@@ -106,7 +106,7 @@ def test_every_state_of_a_run_is_told(tmp_path: Path) -> None:
     assert any("config.json: it is not JSON" in problem for problem in found["damaged"]["problems"])
 
 
-def test_the_version_of_an_epoch_is_that_of_its_scores(tmp_path: Path) -> None:
+def test_the_version_of_an_epoch_changes_with_its_scores(tmp_path: Path) -> None:
     runs.training(tmp_path / "a")
     client = client_of(tmp_path)
 
@@ -202,17 +202,17 @@ def test_what_takes_long_is_left_for_the_next_request(tmp_path: Path) -> None:
     there = Library([tmp_path])
     client = Client(Starlette(routes=runs_api.routes(there, Clock())))
     wanted = there.entries()[4].id
-    told = client.get("/api/runs", run=wanted).json
-    assert [run["name"] for run in told["runs"]] == [f"run_{k}" for k in range(6)]
-    unread = [run["name"] for run in told["runs"] if run["status_text"] == "not read yet"]
-    assert len(unread) == told["left"] > 0
+    reply = client.get("/api/runs", run=wanted).json
+    assert [run["name"] for run in reply["runs"]] == [f"run_{k}" for k in range(6)]
+    unread = [run["name"] for run in reply["runs"] if run["status_text"] == "not read yet"]
+    assert len(unread) == reply["left"] > 0
     assert "run_4" not in unread
-    left = [told["left"]]
+    left = [reply["left"]]
     while left[-1]:
         left.append(client.get("/api/runs").json["left"])
         assert left[-1] < left[-2]
     assert all(run["metrics"] and run["size"] for run in client.get("/api/runs").json["runs"])
-    assert {*told["runs"][0]} == {*client.get("/api/runs").json["runs"][0]}
+    assert {*reply["runs"][0]} == {*client.get("/api/runs").json["runs"][0]}
 
 
 def test_a_list_of_known_runs_opens_no_file(tmp_path: Path, opened_files: list[object]) -> None:
@@ -228,7 +228,7 @@ def test_a_list_of_known_runs_opens_no_file(tmp_path: Path, opened_files: list[o
     assert opened_files  # it was watching
 
 
-def test_a_change_that_only_all_files_show_is_seen_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_in_other_files_is_noticed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_api, "IN_TURN", 1)
     folders = [runs.training(tmp_path / f"run_{k}", epochs=2) for k in range(4)]
     client = client_of(tmp_path)

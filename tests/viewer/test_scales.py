@@ -28,8 +28,8 @@ def values(viewer: Viewer, epoch: int, dp: int = 4) -> np.ndarray:
 
 
 def test_both_sides_have_the_range_of_both(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
-    layer = next(one for one in told["layers"] if one["debugger"] == "features")
+    reply = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
+    layer = next(one for one in reply["layers"] if one["debugger"] == "features")
     both = np.concatenate([values(viewer, 1).ravel(), values(viewer, 2).ravel()])
     expected = [np.nanmin(both), np.nanmax(both)]
     alone = [viewer.items(epoch=epoch, dp=4)["features", "feature_map"]["body"] for epoch in (2, 1)]
@@ -44,30 +44,30 @@ def test_both_sides_have_the_range_of_both(viewer: Viewer) -> None:
 
 
 def test_a_difference_says_what_its_colours_mean(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
-    layer = next(one for one in told["layers"] if one["debugger"] == "features")
+    reply = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
+    layer = next(one for one in reply["layers"] if one["debugger"] == "features")
     largest = np.nanmax(np.abs(values(viewer, 2) - values(viewer, 1)))
     assert layer["scale"]["range"] == pytest.approx([-largest, largest])
     assert layer["scale"]["legend"] == colours.legend(colours.DIVERGING)
-    assert all(one["scale"] is None for one in told["layers"] if one["src"] is None)
+    assert all(one["scale"] is None for one in reply["layers"] if one["src"] is None)
 
 
 def test_all_epochs_of_a_strip_have_one_range(viewer: Viewer) -> None:
     item = viewer.items(epoch=1, dp=4)["features", "feature_map"]["id"]
-    told = viewer.get("time", dp=4, item=item)
-    assert len({tuple(one["item"]["body"]["range"]) for one in told["epochs"]}) == 1
-    assert told["epochs"][1]["difference"]["scale"]["range"][0] < 0
+    reply = viewer.get("time", dp=4, item=item)
+    assert len({tuple(one["item"]["body"]["range"]) for one in reply["epochs"]}) == 1
+    assert reply["epochs"][1]["difference"]["scale"]["range"][0] < 0
 
 
 def test_values_that_are_no_coloured_maps_have_no_common_range(viewer: Viewer) -> None:
-    told = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
-    others = [one for one in told["layers"] if one["left"]["renderer"] not in ("channels", "heatmap", "attention")]
+    reply = viewer.get("compare", mode="epochs", epoch=2, other=1, dp=4)
+    others = [one for one in reply["layers"] if one["left"]["renderer"] not in ("channels", "heatmap", "attention")]
     assert others
     assert not any("shared" in one[side]["body"] for one in others for side in ("left", "right"))
 
 
 @pytest.mark.parametrize("more", ["&low=1", "&low=x&high=2", "&low=2&high=1", "&low=nan&high=1", "&low=0&high=1e999"])
-def test_ranges_that_are_none(viewer: Viewer, more: str) -> None:
+def test_invalid_ranges(viewer: Viewer, more: str) -> None:
     src = viewer.items(epoch=1, dp=4)["features", "feature_map"]["body"]["src"]
     assert viewer.client.get(src + more).status == 400
 

@@ -14,7 +14,7 @@ from tests.viewer.runs import INF, NAN
 pytestmark = pytest.mark.usefixtures("look_always")
 
 
-def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
+def test_a_damaged_run_does_not_affect_others(tmp_path: Path) -> None:
     runs.damaged(tmp_path / "damaged")
     runs.training(tmp_path / "training")
     client = client_of(tmp_path)
@@ -28,7 +28,7 @@ def test_a_damaged_run_is_no_harm_to_others(tmp_path: Path) -> None:
     assert (alone.status, alone.json["indices"], alone.json["metric"]) == (200, [], None)
     assert any("epoch_1/validation_scores.json" in problem for problem in listed(client)["damaged"]["problems"])
     asked = client.get("/api/map", run=bad, epoch=1, metric="loss")
-    assert (asked.status, asked.json["error"]["message"]) == (404, "no scores of this epoch can be read")
+    assert (asked.status, asked.json["error"]["message"]) == (404, "this epoch has no readable scores")
 
 
 # ---------------------------------------------------------------- stamp
@@ -61,7 +61,7 @@ def test_without_the_change_the_epoch_before_is_not_read(tmp_path: Path) -> None
     fewer = client.get("/api/map", run=a, metric="loss", epoch=1, order="index", change="no").json
     assert fewer == {**whole, "change": None}
     by_change = client.get("/api/map", run=a, metric="loss", epoch=1, order="change", change="no").json
-    assert by_change["previous_epoch"] is None  # it was read, and told nothing
+    assert by_change["previous_epoch"] is None  # it was read, but does not have the score
     assert client.get("/api/map", run=a, change="perhaps").status == 400
 
 
@@ -170,7 +170,7 @@ def test_without_a_metric_the_first_one_is_meant_and_without_an_epoch_the_last_s
     assert (answer["percentile"], answer["order"]) == (5.0, "failures")
 
 
-def test_runs_that_have_not_the_epoch_are_told_beside_those_that_have(tmp_path: Path) -> None:
+def test_runs_without_the_epoch_are_reported_beside_the_others(tmp_path: Path) -> None:
     runs.training(tmp_path / "long", epochs=3)
     runs.training(tmp_path / "short", epochs=1)
     client = client_of(tmp_path)

@@ -68,7 +68,8 @@ def opened(address: str) -> tuple[str, bytes]:
         return answer.url, answer.read()
 
 
-def test_one_line_with_an_address_that_answers(viewer: Viewer) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_one_line_with_an_address_that_answers_until_a_signal(viewer: Viewer, sig: signal.Signals) -> None:
     assert re.fullmatch(
         r"Endoscope shows the runs at http://127\.0\.0\.1:\d+/\?token=\S{43} \(Ctrl-C ends it\)\n", viewer.line
     )
@@ -79,15 +80,14 @@ def test_one_line_with_an_address_that_answers(viewer: Viewer) -> None:
         urllib.request.urlopen(viewer.address.partition("?")[0], timeout=20)
     assert e.value.code == 403
     e.value.close()
-
-
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_also_with_open_connections(viewer: Viewer, sig: signal.Signals) -> None:
     at = urlsplit(viewer.address)
     assert at.hostname and at.port
-    kept = HTTPConnection(at.hostname, at.port, timeout=20)
-    kept.request("GET", "/")
-    kept.getresponse().read()  # and the connection stays open
+    listening = Path("/proc/net/tcp").read_text()  # on the loopback address only
+    assert f"0100007F:{at.port:04X} 00000000:0000 0A" in listening
+    assert f"00000000:{at.port:04X} 00000000:0000 0A" not in listening
+    idle = HTTPConnection(at.hostname, at.port, timeout=20)
+    idle.request("GET", "/")
+    idle.getresponse().read()  # and the connection stays open
     half = socket.create_connection((at.hostname, at.port))
     half.sendall(b"GET /runs HTTP/1.1\r\nHost: local")
     silent = socket.create_connection((at.hostname, at.port))
@@ -95,12 +95,11 @@ def test_a_signal_ends_it_at_once_also_with_open_connections(viewer: Viewer, sig
     assert code == 0
     assert seconds < KEPT_S / 2
     assert viewer.process.stderr is not None and viewer.process.stderr.read() == ""
-    for connection in (kept, half, silent):
+    for connection in (idle, half, silent):
         connection.close()
 
 
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
-def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path, sig: signal.Signals) -> None:
+def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path) -> None:
     slow = "import time\nfrom endoscope.viewer.runs_api import _Runs\n_Runs.runs = lambda *_: time.sleep(0.5)\n"
     viewer = Viewer(folder, before=slow)
     at = urlsplit(viewer.address)
@@ -116,7 +115,7 @@ def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path, sig: si
         connection.request("GET", "/api/runs", headers={"Cookie": cookie})
         asked.append(connection)
     time.sleep(0.2)  # they are being answered now
-    code, seconds = viewer.end(sig)
+    code, seconds = viewer.end(signal.SIGINT)
     out, errors = viewer.process.communicate()
     assert (code, out, errors) == (0, "", "")
     assert seconds < KEPT_S / 2
@@ -124,13 +123,13 @@ def test_an_end_while_requests_are_being_answered_is_quiet(folder: Path, sig: si
         connection.close()
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["view", str(tmp_path / "nowhere"), "--no-browser"])
     assert result.exit_code == 2
-    assert "there is no folder" in result.output and "give the work_dir of a run" in result.output
+    assert "there is no folder" in result.output and "give a run's work_dir" in result.output
 
 
-def test_a_port_in_use_is_said(folder: Path) -> None:
+def test_a_port_in_use_is_reported(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -153,7 +152,7 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(folder: Path, mis
     assert "Traceback" not in done.stderr
 
 
-def test_the_browser_is_opened_unless_told_not_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_is_opened_unless_disabled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import webbrowser
 
     asked: list[str] = []
@@ -174,7 +173,7 @@ def test_the_browser_is_opened_unless_told_not_to(folder: Path, monkeypatch: pyt
     assert len(asked) == 1
 
 
-def test_exposing_it_is_said_and_keeps_the_token(folder: Path) -> None:
+def test_exposing_the_server_warns_and_keeps_the_token(folder: Path) -> None:
     exposed = Viewer(folder, "--host", "0.0.0.0")
     try:
         port = urlsplit(exposed.address).port
@@ -188,13 +187,6 @@ def test_exposing_it_is_said_and_keeps_the_token(folder: Path) -> None:
         exposed.process.terminate()
         _, errors = exposed.process.communicate(timeout=20)
     assert "whoever has the address and its token can read these runs" in errors
-
-
-def test_by_default_other_machines_cannot_reach_it(viewer: Viewer) -> None:
-    port = urlsplit(viewer.address).port
-    listening = Path("/proc/net/tcp").read_text()
-    assert f"0100007F:{port:04X} 00000000:0000 0A" in listening
-    assert f"00000000:{port:04X} 00000000:0000 0A" not in listening
 
 
 def test_many_servers_leave_nothing_behind(folder: Path) -> None:

@@ -50,7 +50,7 @@ def test_pages_are_counted_and_sizes_add_up(tmp_path: Path) -> None:
     assert found["problems"] == []
 
 
-def test_what_capturing_cost_is_told_by_the_validations_with_it_and_without(tmp_path: Path) -> None:
+def test_the_cost_of_capturing_compares_validations_with_and_without_it(tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "a", epochs=5)
     progress = json.loads((folder / "progress.json").read_text())
     for epoch, seconds in zip(progress["epochs"], (1.0, 3.0, 7.0, 4.0, 5.0), strict=True):
@@ -75,7 +75,7 @@ def test_a_run_without_times_or_debug_outputs_has_no_cost(tmp_path: Path) -> Non
     assert storage(folder)["cost"] is None
 
 
-def test_several_pages_of_one_folder_are_told_one_by_one(tmp_path: Path) -> None:
+def test_the_pages_of_a_folder_are_listed_one_by_one(tmp_path: Path) -> None:
     folder = runs.evaluation(tmp_path / "a")
     store = PageStore(folder / "debugger", StoreSettings(1 << 12, 1 << 24, overwrite=True))
     for k in range(20):
@@ -107,7 +107,7 @@ def flipped(page: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["storage", "datapoint"])
-def test_damage_that_a_datapoint_shows_is_counted_whichever_was_asked_for_first(first: str, tmp_path: Path) -> None:
+def test_damage_found_in_a_datapoint_is_counted_in_any_order_of_requests(first: str, tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "a")
     flipped(folder / "epoch_2" / "outputs" / "page_0.safetensors")
     client = entered(create_app(Library([folder]), token="t"), "t")
@@ -121,9 +121,7 @@ def test_damage_that_a_datapoint_shows_is_counted_whichever_was_asked_for_first(
     assert damaged() == damaged() == {"epoch_2/outputs": 1}
 
 
-def test_damage_that_was_seen_is_known_after_many_other_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_found_damage_is_remembered_after_many_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_OPEN_FOLDERS", 2)
     folder = runs.training(tmp_path / "a", epochs=4)
     page = folder / "epoch_3" / "outputs" / "page_0.safetensors"
@@ -180,7 +178,7 @@ def test_a_page_that_is_being_written_is_open_and_grows(tmp_path: Path) -> None:
     assert page()["closed"]
 
 
-def test_pickle_pages_are_not_opened_and_told(tmp_path: Path) -> None:
+def test_pickle_pages_are_reported_and_not_opened(tmp_path: Path) -> None:
     folder = runs.evaluation(tmp_path / "a")
     for path in (folder / "debugger").iterdir():
         path.unlink()

@@ -13,28 +13,28 @@ from tests.viewer import runs
 from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
-from endoscope.pages.reader import DebugOutputs
 from endoscope.render import About, Renderer, register, unregister
-from endoscope.runs.datapoint import Datapoint
 from endoscope.values import per_datapoint
 from endoscope.viewer import compare_api
+from endoscope.viewer.datapoints import CachedDatapoint
 
 
 # ---------------------------------------------------------------- /api/datapoint
 def test_a_datapoint_has_its_scores_label_prediction_and_sections(viewer: Viewer) -> None:
-    told = viewer.get("datapoint", epoch=1, dp=4)
-    assert (told["dp"], told["run"], told["epoch"], told["label"]) == (4, viewer.ids[0], 1, "dog")
+    reply = viewer.get("datapoint", epoch=1, dp=4)
+    assert (reply["dp"], reply["run"], reply["epoch"], reply["label"]) == (4, viewer.ids[0], 1, "dog")
     run = run_of(viewer)
     epoch = run.epoch(1)
     assert epoch is not None and epoch.outputs is not None
     logits = epoch.outputs[4]["outputs"].double().flatten()
     best = int(logits.argmax())
-    assert told["prediction"]["class"] == best
-    assert told["prediction"]["name"] == runs.CLASS_NAMES[best]
-    assert told["prediction"]["probability"] == pytest.approx(torch.softmax(logits, 0)[best].item())
-    assert told["prediction"]["how"] == "softmax of the outputs"
-    assert [section["name"] for section in told["sections"]] == ["inputs", "labels", "meta_info", "outputs", "debugger"]
-    assert all(section["problem"] is None and section["items"] for section in told["sections"])
+    assert reply["prediction"]["class"] == best
+    assert reply["prediction"]["name"] == runs.CLASS_NAMES[best]
+    assert reply["prediction"]["probability"] == pytest.approx(torch.softmax(logits, 0)[best].item())
+    assert reply["prediction"]["how"] == "softmax of the outputs"
+    sections = [section["name"] for section in reply["sections"]]
+    assert sections == ["inputs", "labels", "meta_info", "outputs", "debugger"]
+    assert all(section["problem"] is None and section["items"] for section in reply["sections"])
 
 
 def test_scores_have_their_rank_among_all(viewer: Viewer) -> None:
@@ -54,16 +54,16 @@ def test_equal_scores_have_equal_ranks(viewer: Viewer) -> None:
     wrong = [dp for dp, row in runs.usual_rows(2).items() if row["accuracy"] == 0.0]
     assert len(wrong) > 1
     for dp in wrong:
-        told = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=dp)["scores"]}["accuracy"]
-        assert (told["rank"], told["tied"], told["of"]) == (1, len(wrong), 12)
+        reply = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=dp)["scores"]}["accuracy"]
+        assert (reply["rank"], reply["tied"], reply["of"]) == (1, len(wrong), 12)
     right = {one["name"]: one for one in viewer.get("datapoint", epoch=2, dp=0)["scores"]}["accuracy"]
     assert (right["rank"], right["tied"]) == (len(wrong) + 1, 12 - len(wrong))
 
 
 @pytest.mark.parametrize("percentile", ["0", "5", "30", "62.5"])
 def test_every_address_has_the_failures_of_the_map(viewer: Viewer, percentile: str) -> None:
-    told = viewer.get("map", epoch=2, metric="loss", percentile=percentile)
-    fails = dict(zip(told["indices"], map(bool, told["fails"][0]), strict=True))
+    reply = viewer.get("map", epoch=2, metric="loss", percentile=percentile)
+    fails = dict(zip(reply["indices"], map(bool, reply["fails"][0]), strict=True))
     for dp, expected in fails.items():
         query = {"epoch": 2, "dp": dp, "metric": "loss", "percentile": percentile}
         shown = {one["name"]: one["fails"] for one in viewer.get("datapoint", **query)["scores"]}
@@ -104,7 +104,7 @@ def test_every_value_is_drawn_by_what_it_is(viewer: Viewer) -> None:
     }
 
 
-def test_shape_dtype_and_statistics_are_those_of_the_tensor(viewer: Viewer) -> None:
+def test_shape_dtype_and_statistics_match_the_tensor(viewer: Viewer) -> None:
     run = run_of(viewer)
     epoch = run.epoch(1)
     assert epoch is not None and epoch.debugger is not None
@@ -169,29 +169,29 @@ def test_queries_that_cannot_be_answered(viewer: Viewer, query: dict[str, Any], 
 
 
 def test_an_evaluation_has_its_datapoints_too(two: Viewer) -> None:
-    told = two.get("datapoint", run=two.ids[1], dp=4)
-    assert (told["epoch"], told["label"]) == ("eval", "dog")
-    assert told["sections"][4]["items"]
+    reply = two.get("datapoint", run=two.ids[1], dp=4)
+    assert (reply["epoch"], reply["label"]) == ("eval", "dog")
+    assert reply["sections"][4]["items"]
 
 
-def test_notes_of_the_record_are_told(tmp_path: Path) -> None:
+def test_notes_of_the_record_are_shown(tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "run", epochs=2)
     seen = {(0, 1): runs.seen_of([0, 1])}
     runs.write_pages(folder / "epoch_1" / "debugger", seen, notes={"failures": {"broken": "ValueError: no"}})
     assert Viewer(tmp_path).get("datapoint", epoch=1, dp=0)["notes"] == {"failures": {"broken": "ValueError: no"}}
 
 
-def test_damage_is_told_in_its_place_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_damage_is_shown_in_its_place_beside_the_rest(tmp_path: Path) -> None:
     runs.damaged(tmp_path / "run")
     viewer = Viewer(tmp_path)
     problems, whole = 0, 0
     for dp in runs.INDICES:
-        told = viewer.get("datapoint", epoch=1, dp=dp)
-        assert told["sections"][0]["items"][0]["renderer"] == "image"
-        items = told["sections"][4]["items"]
+        reply = viewer.get("datapoint", epoch=1, dp=dp)
+        assert reply["sections"][0]["items"][0]["renderer"] == "image"
+        items = reply["sections"][4]["items"]
         problems += sum(item["renderer"] == "problem" for item in items)
         whole += sum(item["renderer"] != "problem" for item in items)
-        assert str(tmp_path) not in json.dumps([section["problem"] for section in told["sections"]])
+        assert str(tmp_path) not in json.dumps([section["problem"] for section in reply["sections"]])
         assert all(str(tmp_path) not in json.dumps(item["body"]) for item in items)
     assert problems > 0
     assert whole > 100
@@ -201,7 +201,7 @@ def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: py
     folder = runs.training(tmp_path / "run", epochs=2)
     big = {"big": {"t": torch.zeros(2, 1 << 20)}, "small": {"t": torch.zeros(2, 3)}}
     runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): big})
-    monkeypatch.setattr(Datapoint.read, "__kwdefaults__", {"most": 1 << 20})
+    monkeypatch.setattr(CachedDatapoint.read, "__kwdefaults__", {"most": 1 << 20})
     found = Viewer(tmp_path).items(epoch=1, dp=0)
     assert found["big", "big"]["renderer"] == "problem"
     assert "has 4 MB of tensors here, and at most 1 MB are read" in found["big", "big"]["body"]["message"]
@@ -209,7 +209,7 @@ def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: py
 
 
 # ---------------------------------------------------------------- /api/image
-def test_every_picture_has_the_size_that_was_said(viewer: Viewer) -> None:
+def test_every_picture_has_the_announced_size(viewer: Viewer) -> None:
     seen = 0
     for item in viewer.items(epoch=1, dp=4).values():
         body = item["body"]
@@ -232,7 +232,7 @@ def test_a_channel_alone_and_the_overlay(viewer: Viewer) -> None:
     assert (viewer.pixels(cam["overlay"]) != viewer.pixels(cam["src"])).any()
 
 
-def test_a_picture_may_be_kept_and_is_asked_for_by_its_tag(viewer: Viewer) -> None:
+def test_a_picture_may_be_stored_and_is_revalidated_by_its_tag(viewer: Viewer) -> None:
     src = viewer.items(epoch=1, dp=4)["features", "feature_map"]["body"]["src"]
     first = viewer.client.get(src)
     assert first.header("cache-control") == "private, max-age=86400, immutable"
@@ -272,23 +272,6 @@ def test_an_item_without_a_picture(viewer: Viewer) -> None:
     assert answer.json["error"]["message"] == "a value drawn as line has no picture"
 
 
-def test_a_picture_reads_its_own_debugger_only(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    src = viewer.items(epoch=1, dp=4)["video", "feature_map"]["body"]["src"]
-    read: list[str] = []
-    original = DebugOutputs.read
-
-    def watched(self: DebugOutputs, idx: int, name: str) -> Any:
-        read.append(name)
-        return original(self, idx, name)
-
-    monkeypatch.setattr(DebugOutputs, "read", watched)
-    viewer.pixels(src)
-    assert {*read} - {"meta_info", "inputs", "labels", "outputs"} == {"video"}
-    read.clear()
-    viewer.items(epoch=1, dp=4)
-    assert "features" in read  # the watch sees what is read
-
-
 class Wrong(Renderer):
     form = "image"
 
@@ -307,7 +290,7 @@ def wrong() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("wrong")
-def test_a_broken_renderer_takes_nothing_else_with_it(viewer: Viewer) -> None:
+def test_a_broken_renderer_affects_nothing_else(viewer: Viewer) -> None:
     found = viewer.items(epoch=1, dp=4)
     src = found["features", "features"]["body"]["src"]
     answer = viewer.client.get(src)
@@ -318,11 +301,11 @@ def test_a_broken_renderer_takes_nothing_else_with_it(viewer: Viewer) -> None:
 
 # ---------------------------------------------------------------- /api/worst
 def test_the_worst_come_first_with_their_change(viewer: Viewer) -> None:
-    told = viewer.get("worst", epoch=2, metric="loss", n=4)
+    reply = viewer.get("worst", epoch=2, metric="loss", n=4)
     now, before = runs.usual_rows(2), runs.usual_rows(1)
     order = sorted(now, key=lambda k: (-now[k]["loss"], k))[:4]
-    assert [row["dp"] for row in told["rows"]] == order
-    for row in told["rows"]:
+    assert [row["dp"] for row in reply["rows"]] == order
+    for row in reply["rows"]:
         change = now[row["dp"]]["loss"] - before[row["dp"]]["loss"]
         assert row["value"] == pytest.approx(now[row["dp"]]["loss"])
         assert row["change"] == ("NaN" if change != change else pytest.approx(change))
@@ -353,11 +336,11 @@ def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_p
     assert (label["renderer"], predicted["renderer"]) == ("mask", "mask")
     assert found[None, "outputs"]["renderer"] == "channels"
     expected = outputs[1].argmax(0)
-    told = {one["index"]: one for one in predicted["body"]["classes"]}
-    assert {k: one["share"] * 64 for k, one in told.items()} == {k: (expected == k).sum().item() for k in told}
-    assert {one["name"] for one in told.values()} == {*runs.CLASS_NAMES}
+    reply = {one["index"]: one for one in predicted["body"]["classes"]}
+    assert {k: one["share"] * 64 for k, one in reply.items()} == {k: (expected == k).sum().item() for k in reply}
+    assert {one["name"] for one in reply.values()} == {*runs.CLASS_NAMES}
     colours = {one["index"]: one["colour"] for one in label["body"]["classes"]}
-    assert colours == {k: one["colour"] for k, one in told.items()}
+    assert colours == {k: one["colour"] for k, one in reply.items()}
     pixels = viewer.pixels(predicted["body"]["src"])
     size = pixels.shape[0] // 8
     for y, x in ((0, 0), (3, 5), (7, 7)):
@@ -374,7 +357,7 @@ def test_a_segmentation_has_its_predicted_mask_in_the_colours_of_the_label(tmp_p
 @pytest.mark.parametrize(
     "make", [runs.training, runs.evaluation, runs.live, runs.crashed, runs.killed, runs.damaged, runs.just_started]
 )
-def test_every_kind_of_run_answers_kindly(make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_every_kind_of_run_has_an_answer(make: Callable[[Path], Path], tmp_path: Path) -> None:
     make(tmp_path / "run")
     viewer = Viewer(tmp_path)
     for what in ("datapoint", "worst", "compare"):
@@ -395,14 +378,14 @@ def test_text_of_a_run_comes_out_as_plain_json(k: int, tmp_path: Path) -> None:
     answer = viewer.ask("datapoint", epoch=0, dp=0)
     assert answer.status == 200
     assert answer.header("content-type") == "application/json"
-    told = answer.json
+    reply = answer.json
     shown = text.encode(errors="replace").decode()
-    (debugger,) = {item["debugger"] for item in told["sections"][4]["items"]}
+    (debugger,) = {item["debugger"] for item in reply["sections"][4]["items"]}
     assert debugger == shown
-    assert told["label"] == shown
-    assert [score["name"] for score in told["scores"]] == [shown]
-    assert {item["renderer"] for item in told["sections"][4]["items"]} <= {"channels", "table", "scalar", "text"}
-    for item in told["sections"][4]["items"]:
+    assert reply["label"] == shown
+    assert [score["name"] for score in reply["scores"]] == [shown]
+    assert {item["renderer"] for item in reply["sections"][4]["items"]} <= {"channels", "table", "scalar", "text"}
+    for item in reply["sections"][4]["items"]:
         assert item["id"].isalnum()
         if "src" in item["body"]:
             assert set(item["body"]["src"]) <= set(
@@ -428,8 +411,8 @@ def test_the_datapoints_of_a_debugger_alone_are_listed_and_shown(tmp_path: Path)
     runs.write_pages(tmp_path / "mine" / "epoch_4" / "debugger", batches)
     viewer = Viewer(tmp_path)
     assert viewer.client.get("/").header("location") == f"/map?run={viewer.ids[0]}"
-    told = viewer.get("captured")
-    assert told == {
+    reply = viewer.get("captured")
+    assert reply == {
         "epoch": 4,
         "first": 0,
         "of": 28,
@@ -438,15 +421,15 @@ def test_the_datapoints_of_a_debugger_alone_are_listed_and_shown(tmp_path: Path)
     }
     assert viewer.get("captured", first=26, n=5)["indices"] == indices[26:]
     assert viewer.get("captured", first=100)["indices"] == []
-    sections = {one["name"]: one for one in viewer.get("datapoint", dp=told["indices"][3])["sections"]}
+    sections = {one["name"]: one for one in viewer.get("datapoint", dp=reply["indices"][3])["sections"]}
     assert sections["debugger"]["items"]
     assert sections["inputs"]["problem"] == "This run kept no inputs."
     for wrong in ({"n": 0}, {"n": 10_001}, {"first": -1}):
         assert viewer.ask("captured", **wrong).status == 400
 
 
-def test_captured_are_those_of_which_anything_was_kept(viewer: Viewer) -> None:
-    told = viewer.get("captured", epoch=1)
-    assert (told["of"], told["indices"]) == (12, runs.INDICES)
-    assert told["kept"] == {"inputs": 12, "outputs": 12, "debugger": 12}
+def test_captured_lists_every_datapoint_with_saved_values(viewer: Viewer) -> None:
+    reply = viewer.get("captured", epoch=1)
+    assert (reply["of"], reply["indices"]) == (12, runs.INDICES)
+    assert reply["kept"] == {"inputs": 12, "outputs": 12, "debugger": 12}
     assert viewer.get("captured", epoch=0)["kept"] == {"inputs": 12, "outputs": 0, "debugger": 0}

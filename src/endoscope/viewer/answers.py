@@ -1,10 +1,10 @@
-"""Answers: values as the JSON that docs/viewer-api.md promises. Numbers that are not finite are text, None is none."""
+"""Answers: values as the JSON that docs/viewer-api.md promises. Non-finite numbers become text, None becomes null."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+Json = dict[str, Any]
 Number = float | str | None
 
 
@@ -26,21 +27,20 @@ def number(value: float | None) -> Number:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def numbers(values: NDArray[np.float64], missing: NDArray[np.bool_] | None = None) -> list[Number]:
-    """An array; None where there is no value."""
-    found: list[Number] = values.tolist()
+def numbers(values: NDArray[np.float64], missing: NDArray[np.bool_]) -> list[Number]:
+    """An array; None where ``missing`` is set."""
+    result: list[Number] = values.tolist()
     for at in np.flatnonzero(~np.isfinite(values)).tolist():
-        found[at] = number(float(values[at]))
-    if missing is not None:
-        for at in np.flatnonzero(missing).tolist():
-            found[at] = None
-    return found
+        result[at] = number(float(values[at]))
+    for at in np.flatnonzero(missing).tolist():
+        result[at] = None
+    return result
 
 
 def encode(value: Any) -> bytes:
-    """JSON text; ValueError when a number in it is not finite, which `number` and `numbers` see to."""
+    """JSON text; ValueError for a non-finite number that did not go through `number` or `numbers`."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    # Half of a surrogate pair, as in a file name that is no UTF-8, becomes JSON's own \udcxx.
+    # A lone surrogate, as in a file name that is not UTF-8, becomes JSON's own \udcxx.
     return text.encode(errors="backslashreplace")
 
 
@@ -48,16 +48,20 @@ def answer(value: Any, *, status: int = 200) -> Response:
     return Response(encode(value), status, media_type="application/json")
 
 
-def answer_once(request: Request, body: bytes, tag: str, *, media_type: str = "application/json") -> Response:
-    """An answer that the browser may keep: asked for again it is not sent as long as ``tag`` stays the same."""
+def cached_answer(
+    request: Request, tag: str, make_body: Callable[[], bytes], *, media_type: str = "application/json"
+) -> Response:
+    """An answer that the browser may store. While ``tag`` stays the same it is neither made nor sent again."""
     headers = {"ETag": f'"{tag}"'}
-    if headers["ETag"] in _tags(request.headers.getlist("if-none-match")):
+    if is_stored(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers)
+    return Response(make_body(), media_type=media_type, headers=headers)
 
 
-def _tags(headers: Iterable[str]) -> set[str]:
-    return {tag.strip().removeprefix("W/") for header in headers for tag in header.split(",")}
+def is_stored(request: Request, etag: str) -> bool:
+    """Whether the browser already holds the answer with this ETag."""
+    headers = request.headers.getlist("if-none-match")
+    return etag in {tag.strip().removeprefix("W/") for header in headers for tag in header.split(",")}
 
 
 def error(message: str, hint: str = "", *, status: int) -> Response:

@@ -1,4 +1,4 @@
-"""The web application: which address is answered by whom, the pages that a browser fills, and how errors look."""
+"""The web application: its routes, the HTML pages, and its errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from endoscope.errors import DatapointNotFoundError, EndoscopeError
 from endoscope.runs import RunNotFoundError, layout
 from endoscope.runs.scores import ScoreNotFoundError
 from endoscope.viewer import compare_api, runs_api, scores_api, storage_api, values_api
-from endoscope.viewer.library import Library, Refusal, epoch_of, scores_name
-from endoscope.viewer.modules import imported
-from endoscope.viewer.read_ahead import ReadAhead
+from endoscope.viewer.library import Library, Refusal
 from endoscope.viewer.security import Guard, Hosts, add_headers, refusal
+from endoscope.viewer.selection import epoch_of, scores_name
 
 SCREENS = {
     "runs": "Runs",
@@ -40,18 +39,17 @@ _STATIC = _HERE / "static"
 
 
 def create_app(library: Library, *, token: str, hosts: Hosts | None = None) -> Starlette:
-    """The viewer of the runs in ``library``, for whoever has ``token``; loopback names only unless ``hosts`` says more.
+    """The viewer of the runs in ``library``, for browsers with ``token``. By default only loopback names are allowed.
 
     >>> app = create_app(Library(["runs"]), token=new_token())
     """
-    ahead = ReadAhead(library)
     pages = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True)
     routes = [
         Route("/", _landing(library)),
-        *(Route(f"/{screen}", _shell(pages, screen, title, ahead)) for screen, title in SCREENS.items()),
+        *(Route(f"/{screen}", _shell(pages, screen, title)) for screen, title in SCREENS.items()),
         Route("/static/{name:path}", _static),
         *runs_api.routes(library),
-        *scores_api.routes(library, ahead),
+        *scores_api.routes(library),
         *storage_api.routes(library),
         *values_api.routes(library),
         *compare_api.routes(library),
@@ -75,7 +73,7 @@ Endpoint = Callable[[Request], Response]
 
 def _landing(library: Library) -> Endpoint:
     def landing(request: Request) -> Response:
-        """One run with datapoints to show is shown at once; otherwise there is something to choose."""
+        """A single run with datapoints opens at once; otherwise the user chooses one."""
         entries = library.entries()
         epoch = epoch_of(library.run(entries[0].id)) if len(entries) == 1 else None
         shown = epoch is not None and any(map(epoch.holds, (scores_name(epoch), layout.OUTPUTS, layout.DEBUGGER)))
@@ -84,40 +82,39 @@ def _landing(library: Library) -> Endpoint:
     return landing
 
 
-def _shell(pages: Environment, screen: str, title: str, ahead: ReadAhead) -> Endpoint:
-    modules = imported(static_files(), "main.js", f"screens/{screen}.js")[1:]
+def _shell(pages: Environment, screen: str, title: str) -> Endpoint:
+    shared = (name for name in static_files() if name.endswith(".js") and "/" not in name and name != "main.js")
+    modules = [*sorted(shared), f"screens/{screen}.js"]  # named in the page, so that the browser loads all at once
 
     def shell(request: Request) -> Response:
-        if screen == "map":
-            ahead.read_for(request.query_params)  # while the browser loads what draws it
-        told = {"screen": screen, "title": title, "version": __version__, "modules": modules}
-        return HTMLResponse(pages.get_template("shell.html").render(told))
+        values = {"screen": screen, "title": title, "version": __version__, "modules": modules}
+        return HTMLResponse(pages.get_template("shell.html").render(values))
 
     return shell
 
 
 def _static(request: Request) -> Response:
-    """One of our own files, found by its name among those that are there."""
+    """One of our own files. Its name is looked up in a list; no path is built from the request."""
     path = static_files().get(request.path_params["name"])
     if path is None:
         raise HTTPException(404)
     kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]
-    found = FileResponse(path, media_type=kind, stat_result=path.stat())
+    file = FileResponse(path, media_type=kind, stat_result=path.stat())
     if path.suffix == ".svg":
-        found.headers["Cache-Control"] = "private, max-age=86400"  # browsers ask for the icon at every step otherwise
-    if request.headers.get("if-none-match") == found.headers["etag"]:
-        return Response(status_code=304, headers={"ETag": found.headers["etag"]})
-    return found
+        file.headers["Cache-Control"] = "private, max-age=86400"  # else browsers request the icon at every step
+    if request.headers.get("if-none-match") == file.headers["etag"]:
+        return Response(status_code=304, headers={"ETag": file.headers["etag"]})
+    return file
 
 
 def static_files() -> dict[str, Path]:
-    """Every file under /static/ by its name there."""
+    """Every file under /static/, by its name there."""
     return {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*") if path.is_file()}
 
 
 # ---------------------------------------------------------------- errors
 class _Errors:
-    """Errors as a person or a script can read them: no path of this machine, no trace."""
+    """Errors for people and scripts: without paths of this machine and without stack traces."""
 
     def __init__(self, library: Library) -> None:
         self._shown = library.shown
@@ -127,19 +124,19 @@ class _Errors:
         return refusal(request.scope, e.status, self._shown(str(e)), e.hint)
 
     def unreadable(self, request: Request, e: Exception) -> Response:
-        """What `runs` and `pages` say of a folder: no such datapoint or score, or something damaged."""
+        """A datapoint, a score or a run is missing, or something is damaged."""
         missing = isinstance(e, (DatapointNotFoundError, ScoreNotFoundError, RunNotFoundError))
         return refusal(request.scope, 404 if missing else 422, self._shown(str(e)))
 
     def http(self, request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
         if e.status_code == 404:
-            return refusal(request.scope, 404, "there is nothing at this address", "Start again at the page of runs.")
+            return refusal(request.scope, 404, "there is nothing at this address", "Go back to the page of runs.")
         return refusal(request.scope, e.status_code, e.detail)
 
     def unexpected(self, request: Request, e: Exception) -> Response:
-        """A mistake of ours: the server's log has it, the page only that it happened. Comes from outside `Guard`."""
-        message = "something went wrong in the viewer"
-        found = refusal(request.scope, 500, message, "The terminal of endoscope view says what.")
-        add_headers(MutableHeaders(raw=found.raw_headers))
-        return found
+        """A bug of ours: only the server's log has the details. This runs outside `Guard`, so it adds the headers."""
+        hint = "The terminal where endoscope view runs shows the details."
+        page = refusal(request.scope, 500, "something went wrong in the viewer", hint)
+        add_headers(MutableHeaders(raw=page.raw_headers))
+        return page

@@ -1,7 +1,7 @@
-"""Arrays: JSON with long arrays beside it as bytes, which a browser takes as they are (static/arrays.js).
+"""Arrays: JSON followed by long arrays as bytes, which a browser reads without parsing (static/arrays.js).
 
-Four bytes, the length of the JSON (little-endian); the JSON; then the arrays that its ``arrays`` names, in order. Each
-begins at the next multiple of eight bytes.
+Layout: four bytes with the length of the JSON (little-endian), the JSON, then the arrays that its ``arrays`` lists, in
+order. Each array begins at a multiple of eight bytes.
 """
 
 from __future__ import annotations
@@ -25,29 +25,27 @@ _INT32 = np.iinfo(np.int32)
 
 
 def pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """``head`` as JSON and ``arrays`` as they are: whole numbers, float64 or truth values.
+    """``head`` as JSON and ``arrays`` as bytes: integers, float64 or booleans.
 
     >>> pack({"metric": "loss"}, {"indices": np.arange(3), "values/0": np.ones(3)})
     """
-    made = {name: _plain(values) for name, values in arrays.items()}
-    told = [[name, kind, len(values)] for name, (kind, values) in made.items()]
-    text = encode({**head, "arrays": told})
-    parts = [len(text).to_bytes(4, "little"), text]
-    parts.append(_gap(4 + len(text)))
-    for kind, values in made.values():
-        found = values.astype(TYPES[kind], copy=False).tobytes()
-        parts += [found, _gap(len(found))]
+    kinds = {name: _kind(values) for name, values in arrays.items()}
+    text = encode({**head, "arrays": [[name, kinds[name], len(values)] for name, values in arrays.items()]})
+    parts = [len(text).to_bytes(4, "little"), text, _padding(4 + len(text))]
+    for name, values in arrays.items():
+        data = values.astype(TYPES[kinds[name]], copy=False).tobytes()
+        parts += [data, _padding(len(data))]
     return b"".join(parts)
 
 
-def _gap(length: int) -> bytes:
+def _padding(length: int) -> bytes:
     return b" " * (-length % 8)
 
 
-def _plain(values: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+def _kind(values: NDArray[Any]) -> str:
     if values.dtype == bool:
-        return "u1", values
+        return "u1"
     if values.dtype.kind != "i":
-        return "f8", values
-    small = not len(values) or (values.min() >= _INT32.min and values.max() <= _INT32.max)
-    return ("i4" if small else "i8"), values
+        return "f8"
+    fits = not len(values) or (values.min() >= _INT32.min and values.max() <= _INT32.max)
+    return "i4" if fits else "i8"

@@ -1,4 +1,4 @@
-"""Cache: what was made of files, kept while they stay the same, bounded in bytes. May be used from several threads."""
+"""Cache: values computed from files, bounded in bytes and count. Safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ V = TypeVar("V")
 
 
 class Cache(Generic[V]):
-    """The values used last, ``most_bytes`` of them together.
+    """The most recently used values, at most ``max_bytes`` and ``max_count`` of them.
 
     >>> cache = Cache(1 << 20, len)
-    >>> cache.get("name", identity, lambda: b"made once")
-    b'made once'
+    >>> cache.get("name", identity, lambda: b"computed once")
+    b'computed once'
     """
 
-    def __init__(self, most_bytes: int, size: Callable[[V], int]) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int, size: Callable[[V], int], *, max_count: int = 100_000) -> None:
+        self._max_bytes = max_bytes
+        self._max_count = max_count
         self._size = size
-        self._kept: dict[Hashable, tuple[Hashable, V]] = {}
+        self._entries: dict[Hashable, tuple[object, V, int]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, state: Hashable, make: Callable[[], V]) -> V:
-        """The value of ``key``, made again when ``state`` is not the one it was made in.
+    def get(self, key: Hashable, state: object, make: Callable[[], V]) -> V:
+        """The value of ``key``, computed again when ``state`` differs from the state it was computed in.
 
-        ``state`` is to be looked up before this is called: what changes while the value is made is seen next time.
+        Look up ``state`` before calling this: a change while the value is computed is then noticed next time.
         """
         with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                self._kept[key] = kept  # the last one used comes last
-                if kept[0] == state:
-                    return kept[1]
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry[0] == state:
+                self._entries[key] = entry  # the most recently used comes last
+                return entry[1]
+            self._bytes -= entry[2] if entry is not None else 0
         value = make()
+        size = self._size(value)
         with self._lock:
             self._drop(key)
-            if self._size(value) <= self._most:
-                self._kept[key] = state, value
-                self._bytes += self._size(value)
-            while self._bytes > self._most:
-                self._drop(next(iter(self._kept)))
+            if size <= self._max_bytes:
+                self._entries[key] = state, value, size
+                self._bytes += size
+            while self._bytes > self._max_bytes or len(self._entries) > self._max_count:
+                self._drop(next(iter(self._entries)))
         return value
 
     def _drop(self, key: Hashable) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= self._size(kept[1])
+        entry = self._entries.pop(key, None)
+        self._bytes -= entry[2] if entry is not None else 0
 
     @property
     def nbytes(self) -> int:
         return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,18 +1,18 @@
-"""Footprint: what a run's folder holds by name, size and time. Nothing is opened: cheap enough for every second."""
+"""Footprint: the files of a run's folder with their sizes and times. Opens nothing, so it is cheap once a second."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from endoscope.runs import layout
 
-MOST_ENTRIES = 100_000
-"""Files that are looked at."""
+MAX_ENTRIES = 100_000
+"""Files and folders that are examined."""
 _FILES = (layout.RUN, layout.CONFIG, layout.PROGRESS, layout.scores_file("evaluation"))
 _EPOCH_FILES = (layout.scores_file("validation"), layout.TRAINING_LOSSES, layout.CHECKPOINT)
 _PAGES = (layout.DATAPOINTS, layout.OUTPUTS, layout.DEBUGGER)
@@ -29,17 +29,17 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The files of a run as they are on the disk now.
+    """The files of a run as they are on disk now.
 
     >>> footprint("runs/digits").files["epoch_4/validation_scores.json"].bytes
     10250
     """
 
     files: Mapping[str, File]
-    """By name below the folder: those that docs/run-folder.md has, and no link."""
+    """By name below the folder: the files that docs/run-folder.md names, without links."""
     folders: frozenset[str]
     complete: bool
-    """False when there were more than `MOST_ENTRIES`."""
+    """False when there were more than `MAX_ENTRIES`."""
 
     @property
     def bytes(self) -> int:
@@ -52,55 +52,42 @@ class Footprint:
 
     @property
     def stamp(self) -> str:
-        """Another text when a file has come, gone or changed."""
+        """A text that changes when a file appears, disappears or changes."""
         files = (f"{name} {file.bytes} {file.mtime_ns} {file.inode}" for name, file in sorted(self.files.items()))
         text = "\n".join([*files, "", *sorted(self.folders)])
         return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def footprint(path: str | os.PathLike[str]) -> Footprint:
-    """What is there; empty when the folder is not."""
-    walk = _Walk(Path(path))
-    walk.folder("", _FILES, _PAGES, epochs=True)
-    return Footprint(walk.files, frozenset(walk.folders), walk.left > 0)
+    """The footprint of a folder; empty when the folder does not exist."""
+    files: dict[str, File] = {}
+    folders: set[str] = set()
+    examined = 0
+    for name, found in _walk(f"{os.fspath(path)}/", "", _FILES, _PAGES, epochs=True):
+        examined += 1
+        if examined == MAX_ENTRIES:
+            break
+        if found == "folder":
+            folders.add(name)
+        elif isinstance(found, File):
+            files[name] = found
+    return Footprint(files, frozenset(folders), examined < MAX_ENTRIES)
 
 
-class _Walk:
-    def __init__(self, root: Path) -> None:
-        self._root = os.fspath(root)
-        self.files: dict[str, File] = {}
-        self.folders: set[str] = set()
-        self.left = MOST_ENTRIES
-
-    def folder(self, within: str, files: Names | None, pages: Names, *, epochs: bool = False) -> None:
-        """Look at one folder; ``files`` None takes all."""
-        try:
-            with os.scandir(f"{self._root}/{within}") as entries:
-                for entry in entries:
-                    self.left -= 1
-                    if self.left <= 0:
-                        return
-                    self._entry(entry, within, files, pages, epochs=epochs)
-        except OSError:
-            return  # gone meanwhile, or not ours to read: `Run.problems` says so
-
-    def _entry(
-        self,
-        entry: os.DirEntry[str],
-        within: str,
-        files: tuple[str, ...] | None,
-        pages: tuple[str, ...],
-        *,
-        epochs: bool,
-    ) -> None:
-        name = within + entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name in pages:
-                self.folders.add(name)
-                self.folder(f"{name}/", None, ())
-            elif epochs and layout.epoch_of(entry.name) is not None:
-                self.folders.add(name)
-                self.folder(f"{name}/", _EPOCH_FILES, _EPOCH_PAGES)
-        elif (files is None or entry.name in files) and entry.is_file(follow_symlinks=False):
-            about = entry.stat(follow_symlinks=False)
-            self.files[name] = File(about.st_size, about.st_mtime_ns, about.st_ino)
+def _walk(
+    root: str, within: str, files: Names | None, pages: Names, *, epochs: bool = False
+) -> Iterator[tuple[str, File | Literal["folder", "other"]]]:
+    """Every entry of one folder, and those of the folders of epochs and pages in it; ``files`` None takes all files."""
+    with suppress(OSError), os.scandir(root + within) as entries:  # what cannot be read, `Run.problems` reports
+        for entry in entries:
+            name = within + entry.name
+            is_epoch = epochs and layout.epoch_of(entry.name) is not None
+            if entry.is_dir(follow_symlinks=False) and (is_epoch or entry.name in pages):
+                yield name, "folder"
+                inside = (_EPOCH_FILES, _EPOCH_PAGES) if is_epoch else (None, ())
+                yield from _walk(root, f"{name}/", *inside)
+            elif (files is None or entry.name in files) and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield name, File(status.st_size, status.st_mtime_ns, status.st_ino)
+            else:
+                yield name, "other"

@@ -1,4 +1,4 @@
-"""Items: a datapoint's values as docs/viewer-api.md has them, with addresses of pictures and Python to load them."""
+"""Items: a datapoint's values as in docs/viewer-api.md, with addresses of pictures and Python to load them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from endoscope.render.plain import jsonable, type_of
 from endoscope.render.registry import PICTURES, About, Problem, describe, draw
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import SECTIONS, Found, item_id
+from endoscope.viewer.answers import Json
 
 Address = Callable[[Found, str], str]
-"""Where the picture of an item is; the text changes with what is seen in it."""
+"""The address of an item's picture; the text changes with the picture."""
 
 DRAWN = "1"
-"""To be changed when the same value is drawn in another way, so that browsers ask again."""
+"""Change this when the same value is drawn differently, so that browsers request it again."""
 
 
-def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> dict[str, Any]:
-    """One item. ``where`` is the folder of the run, as the snippet is to name it."""
+def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> Json:
+    """One item. ``where`` is the folder of the run, for the snippet."""
     drawn = draw(found.value, datapoint.about(found))
     numbers = drawn.numbers
     body = {**drawn.body}
@@ -49,13 +50,13 @@ def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> di
     )
 
 
-def _statistics(value: Any, numbers: Numbers | None) -> dict[str, Any] | None:
+def _statistics(value: Any, numbers: Numbers | None) -> Json | None:
     if numbers is None and is_number_list(value):
         numbers = Numbers(np.array(value, np.float64))
     return asdict(statistics(numbers)) if numbers is not None else None
 
 
-def problem(datapoint: Datapoint, section: str, debugger: str | None, message: str, where: str) -> dict[str, Any]:
+def problem(datapoint: Datapoint, section: str, debugger: str | None, message: str, where: str) -> Json:
     """An item that could not be read."""
     found = Found(section, debugger, (), None)
     body = Problem().body(message, About())
@@ -65,60 +66,58 @@ def problem(datapoint: Datapoint, section: str, debugger: str | None, message: s
 
 
 def version(value: Any, datapoint: Datapoint, found: Found, *, overlay: bool = False) -> str:
-    """Another text when what is drawn is another."""
+    """A text that changes with what is drawn."""
     hashed = xxhash.xxh3_64(DRAWN.encode())
     numbers = laid_out(value)
-    hashed.update((numbers.digest() if numbers is not None else repr(jsonable(_shallow(value)))).encode())
+    hashed.update((numbers.digest() if numbers is not None else repr(jsonable(_hashable(value)))).encode())
     if overlay:
         image: Array | None = datapoint.about(found).image()
         hashed.update(image.tobytes() if image is not None else b"")
     return hashed.hexdigest()
 
 
-def _shallow(value: Any) -> Any:
-    """What a registered renderer is given, as far as it is hashed: tensors by their digests."""
+def _hashable(value: Any) -> Any:
+    """The part of a registered renderer's value that is hashed: tensors by their digests, 1,000 members at most."""
     if isinstance(value, dict):
-        return {str(k): _shallow(v) for k, v in list(value.items())[:1000]}
+        return {str(k): _hashable(v) for k, v in list(value.items())[:1000]}
     if isinstance(value, (list, tuple)):
-        return [_shallow(v) for v in value[:1000]]
+        return [_hashable(v) for v in value[:1000]]
     numbers = laid_out(value)
     return numbers.digest() if numbers is not None else value
 
 
-def sections(datapoint: Datapoint, address: Address, where: str, shown: Callable[[str], str]) -> list[dict[str, Any]]:
-    """All sections with their items. ``shown`` makes the text of an error fit to be seen."""
+def sections(datapoint: Datapoint, address: Address, where: str, shown: Callable[[str], str]) -> list[Json]:
+    """All sections with their items. ``shown`` removes this machine's paths from the text of an error."""
     return [_section(datapoint, name, address, where, shown) for name in SECTIONS]
 
 
-def _section(
-    datapoint: Datapoint, name: str, address: Address, where: str, shown: Callable[[str], str]
-) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "title": SECTIONS[name], "items": [], "problem": None}
+def _section(datapoint: Datapoint, name: str, address: Address, where: str, shown: Callable[[str], str]) -> Json:
+    section: Json = {"name": name, "title": SECTIONS[name], "items": [], "problem": None}
     try:
         debuggers: list[str | None] = [*datapoint.debuggers()] if name == "debugger" else [None]
     except EndoscopeError as e:
-        return {**made, "problem": jsonable(shown(str(e)))}
+        return {**section, "problem": jsonable(shown(str(e)))}
     for debugger in debuggers:
         try:
-            made["items"] += [item(datapoint, found, address, where) for found in datapoint.items(name, debugger)]
+            section["items"] += [item(datapoint, found, address, where) for found in datapoint.items(name, debugger)]
         except EndoscopeError as e:
             if debugger is None:
-                return {**made, "problem": jsonable(shown(str(e)))}
-            made["items"].append(problem(datapoint, name, debugger, shown(str(e)), where))
+                return {**section, "problem": jsonable(shown(str(e)))}
+            section["items"].append(problem(datapoint, name, debugger, shown(str(e)), where))
         except (MemoryError, RecursionError, OSError) as e:
-            made["items"].append(problem(datapoint, name, debugger, shown(describe(e)), where))
-    return made
+            section["items"].append(problem(datapoint, name, debugger, shown(describe(e)), where))
+    return section
 
 
 def snippet(datapoint: Datapoint, found: Found, where: str) -> str:
     """Python that loads a value."""
     idx, epoch = datapoint.idx, datapoint.epoch.number
-    start = f"Run({where!r})"
+    run = f"Run({where!r})"
     if found.section == "debugger":
-        pages, name = f"{start}.epoch({epoch}).debugger", found.debugger or ""
+        pages, name = f"{run}.epoch({epoch}).debugger", found.debugger or ""
     elif found.section == "outputs":
-        pages, name = f"{start}.epoch({epoch}).outputs", "outputs"
+        pages, name = f"{run}.epoch({epoch}).outputs", "outputs"
     else:
-        pages, name = f"{start}.datapoints", found.section
+        pages, name = f"{run}.datapoints", found.section
     read = f"{pages}.read({idx}, {name!r})"
     return f"from endoscope.runs import Run\n\nvalue = {read}{found.lookup}"

@@ -2,116 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from endoscope.render.numbers import Array, laid_out
-from endoscope.runs import Epoch, Run, ranking
+from endoscope.render.numbers import Array, Numbers, laid_out
+from endoscope.runs import ranking
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import walk
 from endoscope.viewer.differences import numbers_of
 
-LOOKED_AT = 1000
-"""Datapoints whose label is read, spread evenly over those that do not fail."""
-CANDIDATES = 200
-"""Datapoints with the same label whose outputs are compared."""
+MAX_READ = 1000
+"""Datapoints whose label is read, spread evenly over the successes."""
+MAX_COMPARED = 200
+"""Datapoints whose outputs or labels are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """What was found, and how it was looked for."""
+    """The nearest success, and how it was chosen; without one, why there is none."""
 
     idx: int | None
     how: str
 
 
-def nearest_success(
-    run: Run, epoch: Epoch, idx: int, metric: str | None, percentile: Fraction = ranking.PERCENTILE
-) -> Nearest:
-    """The nearest success of a datapoint, or an explanation why there is none.
+def nearest_success(failure: Datapoint, metric: str | None, percentile: Fraction = ranking.PERCENTILE) -> Nearest:
+    """The nearest success to a datapoint.
 
-    In a classification it has the same label, is predicted to have it, and has the outputs that are most alike.
-    Elsewhere, as in a regression or a segmentation, its label is the nearest.
+    In a classification: a datapoint with the same label, correctly predicted, with the nearest outputs. Otherwise, as
+    in regression or segmentation: the datapoint with the nearest label.
     """
-    wrong = Datapoint(run, epoch, idx)
-    table = epoch.scores
+    epoch, table = failure.epoch, failure.epoch.scores
     if table is None or metric is None or metric not in table.values:
-        return Nearest(None, "This epoch has no scores that tell successes from failures.")
+        return Nearest(None, "This epoch has no scores to tell successes from failures.")
     column = ranking.column(table, metric, table.directions[metric], table.indices)
-    good = table.indices[~column.fails(percentile) & ~column.missing & (table.indices != idx)]
-    if wrong.label is not None and (wrong.row is not None or epoch.outputs is None):
-        return _by_outputs(wrong, good)
-    return _by_label(wrong, good)
+    good = table.indices[~column.fails(percentile) & ~column.missing & (table.indices != failure.idx)]
+    if failure.label is not None and (failure.row is not None or epoch.outputs is None):
+        return _by_outputs(failure, failure.label, good)
+    return _by_label(failure, good)
 
 
-def _by_outputs(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
-    """Those with the same class as their label, and predicted, by the distance of the outputs."""
-    mine, kept = numbers_of(wrong.row), wrong.kept()["outputs"]
-    if mine is None or wrong.label is None:
-        return Nearest(None, "The outputs of this datapoint were not kept; choose the other one by its index.")
-    good, looked_at = _spread(successes[np.isin(successes, kept)], LOOKED_AT)
-    alike: list[tuple[float, int]] = []
-    seen = 0
-    for other in looked_at:
-        seen += 1
-        one = wrong.beside(other)
-        if one.label != wrong.label or one.prediction is None or one.prediction.index != one.label:
-            continue
-        theirs = numbers_of(one.row)
-        if theirs is not None and theirs.shape == mine.shape:
-            alike.append((_apart(mine.take(), theirs.take()), other))
-        if len(alike) == CANDIDATES:
+def _by_outputs(failure: Datapoint, label: int, successes: NDArray[np.int64]) -> Nearest:
+    """The success with the same label, correctly predicted, and the nearest outputs."""
+    row, stored = numbers_of(failure.row), failure.kept()["outputs"]
+    if row is None:
+        return Nearest(None, "The outputs of this datapoint were not saved; choose the other one by its index.")
+    count, candidates = _spread(successes[np.isin(successes, stored)], MAX_READ)
+    distances: list[tuple[float, int]] = []
+    read = 0
+    for other in candidates:
+        read += 1
+        theirs = _correct_row(failure.beside(other), label)
+        if theirs is not None and theirs.shape == row.shape:
+            distances.append((_distance(row.take(), theirs.take()), other))
+        if len(distances) == MAX_COMPARED:
             break
-    name = wrong.class_text(wrong.label)
-    if not alike:
-        return Nearest(None, f"No success is rightly predicted to be “{name}”, of {len(looked_at):,} looked at.")
-    limits = f"of {len(alike):,} rightly predicted to be “{name}”"
-    if seen < good:
-        limits += f", from {seen:,} of {good:,} successes"
-    return Nearest(min(alike)[1], f"The outputs nearest to this datapoint's, {limits}.")
+    name = failure.class_text(label)
+    if not distances:
+        return Nearest(None, f"None of the {len(candidates):,} successes examined is correctly predicted as “{name}”.")
+    limits = f"of {len(distances):,} correctly predicted as “{name}”"
+    if read < count:
+        limits += f", from {read:,} of {count:,} successes"
+    return Nearest(min(distances)[1], f"The nearest outputs, {limits}.")
 
 
-def _by_label(wrong: Datapoint, successes: NDArray[np.int64]) -> Nearest:
-    """By the distance of the labels: of masks the share of pixels that differ."""
-    mine = _label(wrong)
-    if mine is None:
-        return Nearest(None, "This datapoint has no label in numbers; choose the other datapoint by its index.")
-    good, looked_at = _spread(successes[np.isin(successes, wrong.kept()["inputs"])], CANDIDATES)
-    alike: list[tuple[float, int]] = []
-    for other in looked_at:
-        theirs = _label(wrong.beside(other))
-        if theirs is not None and theirs.shape == mine.shape:
-            is_mask = mine.size > 1 and mine.dtype.kind in "iu"
-            alike.append((float((mine != theirs).mean()) if is_mask else _apart(mine, theirs), other))
-    if not alike:
-        return Nearest(None, f"None of the {len(looked_at):,} successes looked at has a label of the same shape.")
-    limits = f"of {len(alike):,} successes" + (f", from {good:,}" if len(looked_at) < good else "")
-    return Nearest(min(alike)[1], f"The label nearest to this datapoint's, {limits}.")
+def _correct_row(at: Datapoint, label: int) -> Numbers | None:
+    """The outputs of a datapoint that has this label and is predicted to have it."""
+    if at.label != label or at.prediction is None or at.prediction.index != label:
+        return None
+    return numbers_of(at.row)
+
+
+def _by_label(failure: Datapoint, successes: NDArray[np.int64]) -> Nearest:
+    """The success with the nearest label; between masks, the distance is the share of pixels that differ."""
+    label = _label(failure)
+    if label is None:
+        return Nearest(None, "This datapoint has no numeric label; choose the other datapoint by its index.")
+    count, candidates = _spread(successes[np.isin(successes, failure.kept()["inputs"])], MAX_COMPARED)
+    is_mask = label.size > 1 and label.dtype.kind in "iu"
+    distances: list[tuple[float, int]] = []
+    for other in candidates:
+        theirs = _label(failure.beside(other))
+        if theirs is not None and theirs.shape == label.shape:
+            distances.append((float((label != theirs).mean()) if is_mask else _distance(label, theirs), other))
+    if not distances:
+        return Nearest(None, f"None of the {len(candidates):,} successes examined has a label of the same shape.")
+    limits = f"of {len(distances):,} successes" + (f", from {count:,}" if len(candidates) < count else "")
+    return Nearest(min(distances)[1], f"The nearest label, {limits}.")
 
 
 def _spread(indices: NDArray[np.int64], most: int) -> tuple[int, list[int]]:
-    """How many there are, and at most so many of them, spread evenly."""
+    """How many indices there are, and at most ``most`` of them, spread evenly."""
     step = -(-len(indices) // most) if len(indices) else 1
     return len(indices), indices[::step].tolist()
 
 
 def _label(at: Datapoint) -> Array | None:
     """The first numbers of a label."""
-    for found in walk("labels", at.labels) if at.labels is not None else ():
-        values = [*found.value.values()] if isinstance(found.value, dict) else [found.value]
-        for value in values:
+    return next(_label_numbers(at), None) if at.labels is not None else None
+
+
+def _label_numbers(at: Datapoint) -> Iterator[Array]:
+    for found in walk("labels", at.labels):
+        for value in found.value.values() if isinstance(found.value, dict) else [found.value]:
             x = laid_out(value)
             if x is not None and x.size:
-                return x.take()
-            if type(value) in (int, float):
-                return np.array([value])
-    return None
+                yield x.take()
+            elif type(value) in (int, float):
+                yield np.array([value])
 
 
-def _apart(a: Array, b: Array) -> float:
+def _distance(a: Array, b: Array) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         distance = float(np.linalg.norm((a.astype(np.float64) - b.astype(np.float64)).ravel()))
     return distance if np.isfinite(distance) else float("inf")

@@ -1,8 +1,8 @@
-"""The addresses about which runs there are: /api/runs and /api/stamp. Cheap with a thousand of them.
+"""The addresses of the list of runs: /api/runs and /api/stamp. Cheap with a thousand runs; no page is opened.
 
-No page is opened. What was told of a run is told again while its files stay the same. Whether they do is seen from
-three of them in every run, which it writes as it gets on, and from all of them in some runs at each request, in turn.
-A request reads for about a second: of runs that are left then only the name is told, and the next request goes on.
+The summary of a run is reused while its files stay the same. To notice a change, every request looks at the three files
+that each run updates as it progresses, and at all files of some runs, in turn. A request reads new runs for about a
+second; the rest get only their names, and the next request continues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,16 +26,17 @@ from endoscope.runs.about import About
 from endoscope.runs.files import identity
 from endoscope.runs.progress import Progress
 from endoscope.runs.status import true_status
-from endoscope.viewer.answers import answer
+from endoscope.viewer.answers import Json, answer
 from endoscope.viewer.footprint import File, Footprint, footprint
-from endoscope.viewer.library import Entry, Library, epoch_name, scores_name
+from endoscope.viewer.library import Entry, Library
+from endoscope.viewer.selection import epoch_name, scores_name
 
 IN_TURN = 64
-"""Runs all of whose files are looked at in a request that names none."""
+"""Runs all of whose files are examined in a request that names none."""
 READ_S = 1.0
-"""How long a request reads runs of which nothing is known yet."""
-_TELLING = ("", layout.RUN, layout.PROGRESS, layout.scores_file("evaluation"))
-_ERROR_SHOWN = 300  # characters of the text that ended a run
+"""How long a request reads runs that are not known yet."""
+_PROGRESS_FILES = ("", layout.RUN, layout.PROGRESS, layout.scores_file("evaluation"))
+_ERROR_LENGTH = 300  # characters shown of the error that ended a run
 
 
 def routes(library: Library, clock: Callable[[], float] = time.monotonic) -> list[Route]:
@@ -44,119 +45,122 @@ def routes(library: Library, clock: Callable[[], float] = time.monotonic) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A run as it was when all of its files were looked at."""
+class _Known:
+    """A run when all of its files were last examined."""
 
-    quick: tuple[Any, ...]
+    progress_files: tuple[Any, ...]
     stamp: str
-    told: Mapping[str, Any] | None
-    """What /api/runs says of it, where that was asked for and stays true while the files stay the same."""
+    summary: Json | None
+    """The run in /api/runs, if it was requested and holds as long as the files stay the same."""
 
 
 class _Runs:
-    """Each method is called on a thread of its own."""
+    """Each request calls a method on its own thread."""
 
     def __init__(self, library: Library, clock: Callable[[], float]) -> None:
         self._library = library
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
     def runs(self, request: Request) -> Response:
         entries = self._library.entries()
         due = self._due(entries)
-        wanted = {*request.query_params.getlist("run")}  # these are read first
-        until = self._clock() + READ_S
-        told: dict[str, Mapping[str, Any] | None] = {}
+        named = {*request.query_params.getlist("run")}  # these are read first
+        deadline = self._clock() + READ_S
+        summaries: dict[str, Json | None] = {}
         left = 0
-        for entry in sorted(entries, key=lambda entry: entry.id not in wanted):
-            if told and entry.id not in wanted and entry.id not in self._seen and self._clock() > until:
-                told[entry.id] = _unread(entry)
+        for entry in sorted(entries, key=lambda entry: entry.id not in named):
+            may_wait = summaries and entry.id not in named and entry.id not in self._known
+            if may_wait and self._clock() > deadline:
+                summaries[entry.id] = _unread(entry)
                 left += 1
             else:
-                told[entry.id] = self._summary(entry, again=entry.id in due)
-        runs = [one for entry in entries if (one := told[entry.id]) is not None]
+                summaries[entry.id] = self._summary(entry, examine=entry.id in due)
+        runs = [summary for entry in entries if (summary := summaries[entry.id]) is not None]
         return answer({"runs": runs, "left": left, "problems": self._library.problems})
 
     def stamp(self, request: Request) -> Response:
-        """Of the runs that are named, all of whose files are looked at, or of all runs and of which there are."""
+        """For the named runs, all of whose files are examined, or for all runs."""
         ids = request.query_params.getlist("run")
         entries = [self._library.entry(id) for id in dict.fromkeys(ids)] if ids else self._library.entries()
         due = {*ids} or self._due(entries)
-        text = " ".join(f"{entry.id} {self._stamp(entry, again=entry.id in due)}" for entry in entries)
+        text = " ".join(f"{entry.id} {self._stamp(entry, examine=entry.id in due)}" for entry in entries)
         return answer({"stamp": hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=12).hexdigest()})
 
-    # ---- what is known already
+    # ---- known runs
     def _due(self, entries: Sequence[Entry]) -> set[str]:
-        """The runs whose files were looked at the longest ago."""
-        there = {entry.id for entry in entries}
+        """The runs whose files were examined longest ago."""
+        ids = {entry.id for entry in entries}
         with self._lock:
-            self._seen = {id: seen for id, seen in self._seen.items() if id in there}
-            return {id for id, _ in zip(self._seen, range(IN_TURN), strict=False)}
+            self._known = {id: known for id, known in self._known.items() if id in ids}
+            return {id for id, _ in zip(self._known, range(IN_TURN), strict=False)}
 
-    def _known(self, entry: Entry, quick: tuple[Any, ...]) -> _Seen | None:
+    def _unchanged(self, entry: Entry, progress_files: tuple[Any, ...]) -> _Known | None:
         with self._lock:
-            seen = self._seen.get(entry.id)
-        return seen if seen is not None and seen.quick == quick else None
+            known = self._known.get(entry.id)
+        return known if known is not None and known.progress_files == progress_files else None
 
-    def _keep(self, entry: Entry, seen: _Seen) -> None:
+    def _remember(self, entry: Entry, known: _Known) -> None:
         with self._lock:
-            self._seen.pop(entry.id, None)
-            self._seen[entry.id] = seen  # the last one looked at comes last
+            self._known.pop(entry.id, None)
+            self._known[entry.id] = known  # the last one examined comes last
 
-    def _stamp(self, entry: Entry, *, again: bool) -> str:
-        quick = _quick(entry.path)
-        known = self._known(entry, quick)
-        if known is not None and not again:
+    def _stamp(self, entry: Entry, *, examine: bool) -> str:
+        progress_files = _progress_files(entry.path)
+        known = self._unchanged(entry, progress_files)
+        if known is not None and not examine:
             return known.stamp
         stamp = footprint(entry.path).stamp
-        self._keep(entry, _Seen(quick, stamp, known.told if known is not None and known.stamp == stamp else None))
+        summary = known.summary if known is not None and known.stamp == stamp else None
+        self._remember(entry, _Known(progress_files, stamp, summary))
         return stamp
 
-    # ---- a run in short
-    def _summary(self, entry: Entry, *, again: bool) -> Mapping[str, Any] | None:
+    # ---- the summary of a run
+    def _summary(self, entry: Entry, *, examine: bool) -> Json | None:
+        """None for a run that was removed meanwhile."""
         run = self._library.opened(entry.id)
-        quick = _quick(entry.path)
-        known = self._known(entry, quick) if run is None else None  # of one that is read more may be known
-        if known is not None and known.told is not None and not again:
-            return known.told
-        there = footprint(entry.path)
-        if known is not None and known.told is not None and known.stamp == there.stamp:
-            self._keep(entry, known)
-            return known.told
+        progress_files = _progress_files(entry.path)
+        known = self._unchanged(entry, progress_files) if run is None else None  # an open run may know more by now
+        if known is not None and known.summary is not None:
+            if not examine:
+                return known.summary
+            if known.stamp == footprint(entry.path).stamp:
+                self._remember(entry, known)
+                return known.summary
         try:
-            run = run or Run(entry.path)
+            return self._read(entry, run or Run(entry.path), progress_files)
         except RunNotFoundError:
-            return None  # removed meanwhile
-        told = self._told(entry, run, there)
-        settled = told["status"] != "running"  # a process may end without a word
-        self._keep(entry, _Seen(quick, there.stamp, told if settled else None))
-        if not settled:
-            self._library.run(entry.id)  # stays open, so that the next time only what is new is read
-        return told
+            return None
 
-    def _told(self, entry: Entry, run: Run, there: Footprint) -> Mapping[str, Any]:
-        about, progress, epochs = run.about, run.progress, run.epochs  # each one looks at its file
+    def _read(self, entry: Entry, run: Run, progress_files: tuple[Any, ...]) -> Json:
+        files = footprint(entry.path)
+        about, progress, epochs = run.about, run.progress, run.epochs  # each access checks its file
         heard = max((at for at in (about.updated, progress.updated) if at is not None), default=None)
         status = true_status(about, heard, now=datetime.now(UTC))
-        return {
+        summary = {
             "id": entry.id,
             "name": entry.name,
             "kind": run.kind,
             "status": status,
             "status_text": self._library.shown(_status_text(status, about, progress)),
-            **_scored(run, epochs, there),
+            **_scored(run, epochs, files),
             "class_names": list(about.class_names) if about.class_names is not None else None,
-            "size": there.bytes if there.files else None,
-            "last_write": there.last_write,
+            "size": files.bytes if files.files else None,
+            "last_write": files.last_write,
             "progress": _progress(about, progress),
             "problems": [self._library.shown(problem) for problem in run.problems],
         }
+        is_running = status == "running"  # its process may die without changing a file
+        self._remember(entry, _Known(progress_files, files.stamp, None if is_running else summary))
+        if is_running:
+            self._library.run(entry.id)  # stays open, so that next time only new files are read
+        return summary
 
 
-def _quick(path: Path) -> tuple[Any, ...]:
-    """Changes when a run begins, gets on by an epoch, or ends."""
-    return tuple(_identity(f"{path}/{name}") for name in _TELLING)
+def _progress_files(path: Path) -> tuple[Any, ...]:
+    """Changes when a run begins, completes an epoch, or ends."""
+    return tuple(_identity(f"{path}/{name}") for name in _PROGRESS_FILES)
 
 
 def _identity(path: str) -> tuple[int, ...] | None:
@@ -166,64 +170,60 @@ def _identity(path: str) -> tuple[int, ...] | None:
         return None
 
 
-def _scored(run: Run, epochs: Sequence[Epoch], there: Footprint) -> dict[str, Any]:
-    """The epochs, and what the newest scores say that can be read. Newer ones, which cannot, count as none."""
-    told = [_holds(epoch, there) for epoch in epochs]
+def _scored(run: Run, epochs: Sequence[Epoch], files: Footprint) -> Json:
+    """The epochs, and the newest readable scores. Newer scores that cannot be read count as absent."""
+    held = [_held(epoch, files) for epoch in epochs]
     table = None
-    for epoch, one in zip(reversed(epochs), reversed(told), strict=True):
+    for epoch, one in zip(reversed(epochs), reversed(held), strict=True):
         if one["scores"] and (table := epoch.scores) is not None:
             break
         one["scores"] = False
     if table is None:
-        return {"epochs": told, "metrics": [], "datapoints": None}
+        return {"epochs": held, "metrics": [], "datapoints": None}
     labels = run.score_labels(table.values)
     metrics = [{"name": name, "label": labels[name], "direction": table.directions[name]} for name in table.values]
-    return {"epochs": told, "metrics": metrics, "datapoints": len(table.indices)}
+    return {"epochs": held, "metrics": metrics, "datapoints": len(table.indices)}
 
 
-def _within(epoch: Epoch) -> str:
-    return "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
-
-
-def _holds(epoch: Epoch, there: Footprint) -> dict[str, Any]:
-    within = _within(epoch)
+def _held(epoch: Epoch, files: Footprint) -> Json:
+    """What an epoch's folder holds."""
+    within = "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
+    scores = files.files.get(within + scores_name(epoch))
     return {
         "epoch": epoch_name(epoch),
-        "scores": within + scores_name(epoch) in there.files,
-        "version": _version(there.files.get(within + scores_name(epoch))),
-        "outputs": within + layout.OUTPUTS in there.folders,
-        "debugger": within + layout.DEBUGGER in there.folders,
+        "scores": scores is not None,
+        "version": _version(scores) if scores is not None else None,
+        "outputs": within + layout.OUTPUTS in files.folders,
+        "debugger": within + layout.DEBUGGER in files.folders,
     }
 
 
-def _version(file: File | None) -> str | None:
-    """Another text when the file is another."""
-    if file is None:
-        return None
+def _version(file: File) -> str:
+    """A text that changes with the file."""
     return hashlib.blake2b(f"{file.bytes} {file.mtime_ns} {file.inode}".encode(), digest_size=6).hexdigest()
 
 
-def _unread(entry: Entry) -> dict[str, Any]:
-    """A run that comes with the next request, in the same form."""
-    told = {"id": entry.id, "name": entry.name, "kind": "unknown", "status": "unknown", "status_text": "not read yet"}
-    nothing: dict[str, Any] = {"class_names": None, "size": None, "last_write": None, "progress": None, "problems": []}
-    return {**told, "epochs": [], "metrics": [], "datapoints": None, **nothing}
+def _unread(entry: Entry) -> Json:
+    """A run that the next request will read, in the same form."""
+    head = {"id": entry.id, "name": entry.name, "kind": "unknown", "status": "unknown", "status_text": "not read yet"}
+    nothing: Json = {"class_names": None, "size": None, "last_write": None, "progress": None, "problems": []}
+    return {**head, "epochs": [], "metrics": [], "datapoints": None, **nothing}
 
 
 def _status_text(status: str, about: About, progress: Progress) -> str:
     if status == "running":
         return f"running: {progress.stage}" if progress.stage else "running"
     if status == "unknown":
-        return "the folder does not say"
+        return "status not recorded"
     if about.error and status in ("failed", "interrupted"):
         first = about.error.strip().partition("\n")[0]
-        return f"{status}: {first[:_ERROR_SHOWN]}{'…' if len(first) > _ERROR_SHOWN else ''}"
+        return f"{status}: {first[:_ERROR_LENGTH]}{'…' if len(first) > _ERROR_LENGTH else ''}"
     if status == "died":
-        return "its process is no longer there, and it has not said how it ended"
+        return "the process ended without recording why"
     return status
 
 
-def _progress(about: About, progress: Progress) -> dict[str, Any] | None:
+def _progress(about: About, progress: Progress) -> Json | None:
     if progress.updated is None and not progress.epochs and progress.stage is None:
         return None
     return {

@@ -1,6 +1,6 @@
-"""Who may ask, and what a browser may do with the answer: the Host, the method, the token, and the headers.
+"""Security: which requests are allowed (Host, method, token), and the headers that restrict what a browser may do.
 
-Everything passes through `Guard` before any route sees it.
+Every request passes through `Guard` before any route sees it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PAGE = f"""<!doctype html>
 
 
 def _hash(style: str) -> str:
-    """How a policy allows one style element, by what it holds."""
+    """How the policy allows one style element: by a hash of its content."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
 
 
@@ -69,7 +69,7 @@ def new_token() -> str:
 
 
 def add_headers(headers: MutableHeaders) -> None:
-    """What every answer carries; one that says how long it may be kept keeps its word."""
+    """Add the headers of every answer; a Cache-Control that is already there stays."""
     headers.update(HEADERS)
     headers.setdefault("Cache-Control", "private, no-cache")
 
@@ -77,7 +77,7 @@ def add_headers(headers: MutableHeaders) -> None:
 # ---------------------------------------------------------------- Host
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The names under which the server may be asked for: a foreign one is a page elsewhere that had its name changed.
+    """The names a request may use for the server. A foreign name means DNS rebinding by a page elsewhere.
 
     >>> Hosts.of("127.0.0.1").allows("localhost:8080")
     True
@@ -85,7 +85,7 @@ class Hosts:
 
     names: Collection[str]
     any_address: bool = False
-    """Whether numeric addresses are all allowed: no name server can change what they mean."""
+    """Whether every numeric address is allowed: DNS cannot change where it leads."""
 
     @classmethod
     def of(cls, host: str) -> Hosts:
@@ -95,34 +95,33 @@ class Hosts:
         return cls(LOOPBACK_NAMES | {host.lower(), socket.gethostname().lower()}, any_address=True)
 
     def allows(self, header: str) -> bool:
-        """Any port: one that is forwarded by ssh is another here than there."""
-        found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", header)
-        if found is None or (found[3] is not None and not 0 < int(found[3]) < 65536):
+        """On any port: a port forwarded by ssh has another number here."""
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", header)
+        if match is None or (match[3] is not None and not 0 < int(match[3]) < 65536):
             return False
-        name = (found[1] or found[2]).lower()
+        name = (match[1] or match[2]).lower()
         if name in self.names:
-            return (":" in name) == (found[1] is not None)
-        return self.any_address and _is_address(name, version=6 if found[1] else 4)
+            return (":" in name) == (match[1] is not None)
+        address = _address(name) if self.any_address else None
+        return address is not None and address.version == (6 if match[1] else 4)
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = _address(host)
+    return address.is_loopback if address is not None else host.lower() == "localhost"
 
 
-def _is_address(text: str, *, version: int) -> bool:
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(text).version == version
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
 
 
 # ---------------------------------------------------------------- the guard
 class Guard:
-    """ASGI middleware that lets a request through when its Host is ours, it only reads, and it has the token."""
+    """ASGI middleware that accepts a request if its Host is ours, its method only reads, and it has the token."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Hosts) -> None:
         self._app = app
@@ -150,44 +149,44 @@ class Guard:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._hosts.allows(hosts[0]):
-            return refusal(scope, 400, "this server is not asked for under that name", "Use the address it printed.")
+            return refusal(scope, 400, "this server has another name", "Use the address that endoscope view printed.")
         if scope["method"] not in ("GET", "HEAD"):
-            found = refusal(scope, 405, "this server only reads", "Use GET.")
-            found.headers["Allow"] = "GET, HEAD"
-            return found
+            page = refusal(scope, 405, "this server only reads", "Use GET.")
+            page.headers["Allow"] = "GET, HEAD"
+            return page
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for key, value in query if key == "token"]
-        if given:
-            return self._entered(scope, query) if self._is_token(given[0]) else _no_token(scope)
+        tokens = [value for key, value in query if key == "token"]
+        if tokens:
+            return self._enter(scope, query) if self._is_token(tokens[0]) else _no_token(scope)
         cookies = [cookie_parser(header).get(self.cookie, "") for header in headers.getlist("cookie")]
         return None if any(map(self._is_token, cookies)) else _no_token(scope)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="surrogatepass"), self._token.encode())
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="surrogatepass"), self._token.encode())
 
-    def _entered(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
-        """The cookie, and on to the address without the token."""
+    def _enter(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        """Set the cookie and redirect to the address without the token."""
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")  # two slashes would name another server
-        found = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        found.headers["Cache-Control"] = "private, no-store"
-        found.set_cookie(self.cookie, self._token, path="/", httponly=True, samesite="strict")
-        return found
+        path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")  # two slashes would lead to another server
+        redirect = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+        redirect.headers["Cache-Control"] = "private, no-store"
+        redirect.set_cookie(self.cookie, self._token, path="/", httponly=True, samesite="strict")
+        return redirect
 
 
 def cookie_name(token: str) -> str:
-    """A name of its own for each server: browsers share cookies among all ports of a machine."""
+    """A different name for each server, because browsers share cookies among all ports of a machine."""
     return f"endoscope_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
 
 def _no_token(scope: Scope) -> Response:
-    hint = "Open the whole address that endoscope view printed, with its token."
-    return refusal(scope, 403, "this page needs the token of the server", hint)
+    hint = "Open the complete address that endoscope view printed, including the token."
+    return refusal(scope, 403, "this page needs the server's token", hint)
 
 
 def refusal(scope: Scope, status: int, message: str, hint: str = "") -> Response:
-    """An error as JSON under /api/, and else as a page."""
+    """An error: JSON under /api/, elsewhere a page."""
     if scope["path"].startswith("/api/"):
         return answers.error(message, hint, status=status)
-    text = f"<h1>{html.escape(message[:1].upper() + message[1:])}</h1><p>{html.escape(hint)}</p>"
-    return HTMLResponse(_PAGE.replace("CONTENT", text), status)
+    content = f"<h1>{html.escape(message[:1].upper() + message[1:])}</h1><p>{html.escape(hint)}</p>"
+    return HTMLResponse(_PAGE.replace("CONTENT", content), status)

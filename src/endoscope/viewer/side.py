@@ -1,9 +1,8 @@
-"""Side: a datapoint of a run in an epoch, with its addresses, and what is said of it: label, prediction, scores."""
+"""Side: a datapoint of a run in one epoch, the addresses of its pictures, and its label, prediction and scores."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -12,35 +11,36 @@ from endoscope.runs import Epoch, ranking
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import Found
 from endoscope.viewer import items
-from endoscope.viewer.library import Entry, Refusal, Selection, epoch_name, needed_epoch
-
-Json = dict[str, Any]
+from endoscope.viewer.answers import Json
+from endoscope.viewer.library import Entry, Library, Refusal
+from endoscope.viewer.selection import Selection, epoch_name, needed_epoch
 
 
 class Side:
-    """A datapoint, with the run's id for addresses."""
+    """A datapoint, and the run it belongs to."""
 
     def __init__(self, entry: Entry, datapoint: Datapoint) -> None:
         self.entry = entry
         self.datapoint = datapoint
 
     @classmethod
-    def of(cls, selection: Selection) -> Side:
+    def of(cls, selection: Selection, library: Library) -> Side:
+        """The selected datapoint in the first selected run."""
         epoch = needed_epoch(selection.run, selection.epoch)
-        return cls(selection.entry, Datapoint(selection.run, epoch, selection.needed_dp()))
+        return cls(selection.entry, library.datapoints.of(epoch, selection.needed_dp()))
 
     def needed(self) -> Side:
-        """This one; `Refusal` when the epoch has neither scores nor anything else of it."""
-        if not self.is_there:
+        """This side; `Refusal` when the epoch holds nothing of the datapoint."""
+        if not self.exists:
             text = f"this epoch has no datapoint {self.datapoint.idx}"
             raise Refusal(text, hint="Choose one on the score map.", status=404)
         return self
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return _has_scores(self.datapoint.epoch, self.datapoint.idx) or self.datapoint.is_kept
 
-    def query(self, prefix: str = "") -> dict[str, Any]:
+    def query(self, prefix: str = "") -> Json:
         at = self.datapoint
         return {f"{prefix}run": self.entry.id, f"{prefix}epoch": epoch_name(at.epoch), f"{prefix}dp": at.idx}
 
@@ -62,26 +62,22 @@ class Side:
 
 
 def prediction_of(at: Datapoint) -> Json | None:
-    found = at.prediction
-    if found is None:
+    prediction = at.prediction
+    if prediction is None:
         return None
-    return {
-        "class": found.index,
-        "name": at.class_text(found.index),
-        "probability": found.probability,
-        "how": found.how,
-    }
+    named = {"class": prediction.index, "name": at.class_text(prediction.index)}
+    return {**named, "probability": prediction.probability, "how": prediction.how}
 
 
-def metric_of(epoch: Epoch, wanted: str | None) -> str:
-    """The score that is wanted, or the first one; `Refusal` when the epoch has it not."""
+def metric_of(epoch: Epoch, name: str | None) -> str:
+    """The named score, or the epoch's first one; `Refusal` when the epoch does not have it."""
     table = epoch.scores
     names = [*table.values] if table is not None else []
-    if wanted is None and names:
+    if name is None and names:
         return names[0]
-    if wanted not in names:
+    if name not in names:
         raise Refusal("this epoch has no such score", hint=f"It has {', '.join(names)}." if names else "", status=404)
-    return wanted
+    return name
 
 
 def is_before(one: Epoch, other: Epoch) -> bool:
@@ -89,24 +85,24 @@ def is_before(one: Epoch, other: Epoch) -> bool:
 
 
 def _scores(of: Datapoint, percentile: Fraction) -> list[Json]:
-    """The scores of a datapoint: value, rank (1 is the worst), how many share it, of how many, whether it fails."""
+    """Each score of a datapoint: value, rank (1 is the worst), how many share the rank, and whether it fails."""
     table = of.epoch.scores
     if table is None:
         return []
     at, known = int(np.searchsorted(table.indices, of.idx)), _has_scores(of.epoch, of.idx)
     labels = of.run.score_labels(table.values)
-    told = []
+    scores = []
     for name in table.values:
         direction = table.directions[name]
         column = ranking.column(table, name, direction, table.indices)
-        made: Json = {"name": name, "label": labels[name], "direction": direction, "of": int((~column.missing).sum())}
-        made |= {"value": None, "rank": None, "tied": 0, "fails": False}
+        score: Json = {"name": name, "label": labels[name], "direction": direction, "of": int((~column.missing).sum())}
+        place: Json = {"value": None, "rank": None, "tied": 0, "fails": False}
         if known and not column.missing[at]:
             rank, tied = column.place(at)
-            made |= {"value": float(column.values[at]), "rank": rank, "tied": tied}
-            made["fails"] = bool(column.fails(percentile)[at])
-        told.append(made)
-    return told
+            fails = bool(column.fails(percentile)[at])
+            place = {"value": float(column.values[at]), "rank": rank, "tied": tied, "fails": fails}
+        scores.append({**score, **place})
+    return scores
 
 
 def _has_scores(epoch: Epoch, idx: int) -> bool:

@@ -3,11 +3,7 @@ host, fails the test that opened it."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +20,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SOURCE = Path(__file__).parents[3] / "src"
 
 
 @pytest.fixture(scope="session")
@@ -119,24 +114,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def address(folder: Path) -> Iterator[str]:
-    """`endoscope view` on `folder`, as a process of its own."""
-    code = "from endoscope.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", code, "view", str(folder), "--no-browser", "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, f"endoscope view printed {line!r}"
-        yield found[0]
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+    """A server of `folder`; test_serve.py starts it as a process."""
+    with runs.serving(folder) as opened:
+        yield opened
 
 
 @pytest.fixture

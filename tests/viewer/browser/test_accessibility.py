@@ -1,13 +1,10 @@
-"""Names, alternatives, headings and contrast on every screen, in both themes."""
+"""Names, alternative texts, headings and contrast."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.viewer.browser.conftest import Opener
-
-SCREENS = ["runs", "curves", "datapoint", "time", "compare", "storage", "map"]
 
 NAMELESS = """() => {
   const visible = e => e.getClientRects().length > 0;
@@ -55,19 +52,15 @@ def skipped(levels: list[int]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in zip([0, *levels], levels, strict=False) if b > a + 1]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_basics(viewer: Opener, address: str, theme: str) -> None:
-    opened = viewer(address, theme=theme)
-    opened.open("/map?epoch=2&dp=4&metric=loss")
-    for screen in SCREENS:
-        page: Any = opened.visit(screen)
-        page.wait_for_timeout(200)
-        assert page.evaluate(NAMELESS) == [], screen
-        assert page.evaluate(WITHOUT_ALT) == [], screen
-        levels = page.evaluate(HEADINGS)
-        assert levels and levels[0] == 1 and levels.count(1) == 1, screen
-        assert skipped(levels) == [], screen
-        assert page.evaluate(FAINT) == [], screen
+def check(page: Any, screen: str) -> None:
+    """The checks of one screen; test_screens.py opens every screen in both themes."""
+    page.wait_for_timeout(200)
+    assert page.evaluate(NAMELESS) == [], screen
+    assert page.evaluate(WITHOUT_ALT) == [], screen
+    levels = page.evaluate(HEADINGS)
+    assert levels and levels[0] == 1 and levels.count(1) == 1, screen
+    assert skipped(levels) == [], screen
+    assert page.evaluate(FAINT) == [], screen
 
 
 def test_the_checks_can_fail(viewer: Opener, address: str) -> None:

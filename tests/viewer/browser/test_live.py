@@ -37,12 +37,12 @@ def test_held_epoch_stays(viewer: Opener, served: Serve, tmp_path: Path) -> None
     runs.write_progress(run, 3)
     expect(page.locator('[data-series="loss"] circle')).to_have_count(before + 1, timeout=SOON_MS)
     expect(page.locator("#controls output")).to_have_text("0")
-    expect(page.locator(".live")).to_contain_text("held")
+    expect(page.locator(".live")).to_contain_text("paused")
 
 
 def test_first_run_of_an_empty_folder_appears(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     address = served(tmp_path)
     page = viewer(address).open("/runs")
-    expect(page.locator("main")).to_contain_text("No run here yet")
+    expect(page.locator("main")).to_contain_text("No runs yet")
     runs.training(tmp_path / "new")
     expect(page.locator("tbody tr")).to_have_count(1, timeout=4000)

@@ -60,7 +60,7 @@ def test_infinite_scores_have_their_own_mark(viewer: Opener, served: Serve, tmp_
     assert len(set(colours)) == 3
 
 
-def test_the_map_says_nothing_of_infinite_scores_when_there_are_none(first: Viewer) -> None:
+def test_the_legend_omits_infinite_scores_when_there_are_none(first: Viewer) -> None:
     page = first.open("/map?metric=loss&epoch=1")
     expect(page.locator(".legend")).to_contain_text("NaN (1)")
     assert "infinite" not in page.locator(".legend").inner_text()
@@ -143,10 +143,10 @@ def test_an_index_that_no_double_holds(viewer: Opener, served: Serve, tmp_path: 
         assert page.locator(".trouble").count() == 0
 
 
-def test_an_index_beyond_all_is_refused_kindly(first: Viewer) -> None:
+def test_a_too_large_index_is_refused_with_a_message(first: Viewer) -> None:
     page = first.open("/map?metric=loss&epoch=2")
     page.keyboard.press("/")
     page.keyboard.type("9" * 25)
     page.keyboard.press("Enter")
-    expect(page.locator(f"{DATAPOINT} .trouble")).to_contain_text("is no whole number")
+    expect(page.locator(f"{DATAPOINT} .trouble")).to_contain_text("is not a 64-bit integer")
     first.errors.clear()  # the browser tells the 400 in its console

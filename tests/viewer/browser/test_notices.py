@@ -16,16 +16,15 @@ NOTICES = "#notices"
 
 
 @pytest.mark.parametrize(
-    ("query", "text"),
+    ("screen", "query", "text"),
     [
-        ("epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
-        ("epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
-        ("metric=speed", "The score speed is not in this run; loss is shown."),
-        ("run=gone-1234", "Run gone-1234 is not here; first is shown."),
+        ("map", "epoch=99", "Epoch 99 is not in this run; epoch 2 is shown."),
+        ("curves", "epoch=eval", "The evaluation is not in this run; epoch 2 is shown."),
+        ("map", "metric=speed", "The score speed is not in this run; loss is shown."),
+        ("curves", "run=gone-1234", "Run gone-1234 was not found; first is shown."),
     ],
 )
-@pytest.mark.parametrize("screen", ["map", "curves"])
-def test_absent_is_told_until_something_is_chosen(first: Viewer, screen: str, query: str, text: str) -> None:
+def test_an_absent_selection_is_reported_until_a_choice(first: Viewer, screen: str, query: str, text: str) -> None:
     page = first.open(f"/{screen}?{query}")
     expect(page.locator(NOTICES)).to_contain_text(text)
     name, value = query.split("=")
@@ -61,7 +60,7 @@ def test_absent_datapoint_shows_no_other(first: Viewer, screen: str) -> None:
     first.errors.clear()  # the browser tells the 404 in its console
 
 
-def test_removed_run_is_told(viewer: Opener, tmp_path: Path) -> None:
+def test_a_removed_run_is_reported(viewer: Opener, tmp_path: Path) -> None:
     runs.training(tmp_path / "stays")
     gone = runs.training(tmp_path / "goes")
     with runs.serving(tmp_path) as address:
@@ -69,7 +68,7 @@ def test_removed_run_is_told(viewer: Opener, tmp_path: Path) -> None:
         page = opened.open(f"/curves?run={run_id(opened, 'goes')}")
         expect(page.locator("#controls .name")).to_have_text("goes")
         gone.rename(tmp_path.parent / f"{tmp_path.name}_moved")
-        expect(page.locator(NOTICES)).to_contain_text("is not here; stays is shown.")
+        expect(page.locator(NOTICES)).to_contain_text("was not found; stays is shown.")
         expect(page.locator("#controls .name")).to_have_text("stays")
         opened.errors.clear()  # 404s, in the console
         page.goto("about:blank")
@@ -85,7 +84,7 @@ def broken_while(page: Any, address: str, answer: Callable[[Any], None]) -> thre
     return broken
 
 
-def test_no_answer_is_told_and_taken_back(first: Viewer) -> None:
+def test_a_lost_connection_is_shown_and_cleared(first: Viewer) -> None:
     page = first.open("/map?metric=loss")
     expect(page.locator(".lost")).to_be_hidden()
     broken = broken_while(page, "**/api/stamp*", lambda route: route.abort())
@@ -95,7 +94,7 @@ def test_no_answer_is_told_and_taken_back(first: Viewer) -> None:
     first.errors.clear()  # the browser tells failed requests in its console
 
 
-def test_an_error_is_told_and_taken_back(first: Viewer) -> None:
+def test_a_server_error_is_shown_and_cleared(first: Viewer) -> None:
     page = first.open("/curves")
     body = '{"error": {"message": "the disk is gone", "hint": "Mount it."}}'
     broken = broken_while(
@@ -119,7 +118,7 @@ def test_a_page_that_could_not_start_does_so_later(first: Viewer) -> None:
     first.errors.clear()
 
 
-def test_stamp_is_asked_for_without_names_when_there_are_many_runs(first: Viewer) -> None:
+def test_the_stamp_request_names_no_runs_when_there_are_many(first: Viewer) -> None:
     """600 runs, of which the page of runs shows all, and the map as many as a person ticks."""
     page = first.page
     some = page.request.get(f"{first.base}/api/runs").json()
@@ -141,7 +140,7 @@ def test_stamp_is_asked_for_without_names_when_there_are_many_runs(first: Viewer
     first.errors.clear()  # the server does not know these runs: /api/curves refuses them
 
 
-def test_lost_server_is_told(viewer: Opener, tmp_path: Path) -> None:
+def test_a_lost_server_is_shown(viewer: Opener, tmp_path: Path) -> None:
     runs.training(tmp_path / "run")
     with runs.serving(tmp_path) as address:
         opened = viewer(address)

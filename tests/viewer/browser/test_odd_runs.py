@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 from tests.viewer import runs
 from tests.viewer.browser.conftest import Opener, Serve, expect
@@ -26,7 +25,7 @@ def test_empty_folder(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     for screen in ALL:
         page = opened.page
         page.goto(f"{opened.base}/{screen}")
-        expect(page.locator("main")).to_contain_text("No run here yet")
+        expect(page.locator("main")).to_contain_text("No runs yet")
 
 
 def test_run_that_has_just_begun(viewer: Opener, served: Serve, tmp_path: Path) -> None:
@@ -35,7 +34,7 @@ def test_run_that_has_just_begun(viewer: Opener, served: Serve, tmp_path: Path) 
     opened = viewer(address)
     expect(opened.open("/map").locator("main")).to_contain_text("No scores yet")
     expect(opened.open("/curves").locator("main")).to_contain_text("No epoch is finished yet")
-    expect(opened.open("/time").locator("main")).to_contain_text("Nothing to follow yet")
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing to show yet")
     expect(opened.open("/storage").locator("main")).to_contain_text("No pages")
     expect(opened.open("/runs").locator("tbody")).to_contain_text("running")
 
@@ -56,7 +55,7 @@ def test_damaged_run_shows_the_rest(viewer: Opener, served: Serve, tmp_path: Pat
     page = opened.open("/map?epoch=2")
     expect(page.locator("canvas")).to_have_attribute("data-cells", "12")
     page.keyboard.press("ArrowLeft")  # an epoch whose scores cannot be read: what was captured is listed
-    expect(page.locator("main")).to_contain_text("No scores of this epoch can be read")
+    expect(page.locator("main")).to_contain_text("This epoch has no readable scores")
     expect(page.locator("p.sub").first).to_have_text("12 captured datapoints, by index.")
     page.keyboard.press("j")
     page.wait_for_url("**dp=1**")
@@ -84,7 +83,7 @@ def test_newest_scores_that_cannot_be_read(viewer: Opener, served: Serve, tmp_pa
     expect(notice).to_have_count(0)
     page = opened.open("/map?epoch=2")
     expect(notice).to_have_count(0)
-    expect(page.locator("main")).to_contain_text("No scores of this epoch that can be read")
+    expect(page.locator("main")).to_contain_text("This epoch has no readable scores")
     expect(page.locator("main")).to_contain_text("12 captured datapoints")
     page = opened.open("/datapoint?epoch=2")
     expect(page.locator("[data-debugger=features]")).to_have_count(1)
@@ -92,9 +91,7 @@ def test_newest_scores_that_cannot_be_read(viewer: Opener, served: Serve, tmp_pa
     expect(page.locator("article.layer").first).to_be_visible()
 
 
-def test_a_mask_is_seen_over_the_input_and_heads_are_turned_page_by_page(
-    viewer: Opener, served: Serve, tmp_path: Path
-) -> None:
+def test_a_mask_is_shown_over_the_input_and_heads_in_pages(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "run", indices=[0, 1])
     masks, attention = torch.zeros(2, 8, 8, dtype=torch.int64), torch.rand(2, 100, 4, 4).softmax(-1)
     masks[:, 2:5, 3:] = 2
@@ -123,11 +120,11 @@ def test_run_without_debugger(viewer: Opener, served: Serve, tmp_path: Path) -> 
     page = opened.open("/map")
     expect(page.locator("canvas")).to_have_attribute("data-cells", "50")
     expect(page.locator("[data-section=debugger]")).not_to_be_empty()
-    expect(opened.open("/time").locator("main")).to_contain_text("Nothing was captured")
+    expect(opened.open("/time").locator("main")).to_contain_text("Nothing captured")
 
 
-@pytest.mark.parametrize("text", PAYLOADS)
-def test_names_and_labels_are_text(viewer: Opener, served: Serve, tmp_path: Path, text: str) -> None:
+def test_names_and_labels_are_text(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+    text = " ".join(PAYLOADS)
     runs.hostile(tmp_path / "run", text)
     address = served(tmp_path)
     opened = viewer(address)
@@ -147,7 +144,7 @@ def test_an_alert_would_be_noted(viewer: Opener, served: Serve, tmp_path: Path) 
     opened.errors.clear()
 
 
-def test_a_debugger_that_failed_is_told_with_the_datapoint(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_a_failed_debugger_is_reported_with_the_datapoint(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     folder = runs.training(tmp_path / "run")
     runs.write_epoch(folder, 3, capture=False)
     seen = {(0, 1): {"conv": {"mean": torch.ones(2, 3)}}}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.viewer import runs
+from tests.viewer.browser import test_accessibility as accessibility
 from tests.viewer.browser.conftest import Opener, Serve, Viewer, expect, run_id
 
 SCREENS = {
@@ -22,8 +23,8 @@ SCREENS = {
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 2560)])
 def test_every_screen_opens(viewer: Opener, address: str, theme: str, width: int) -> None:
     opened = viewer(address, theme=theme, width=width)
-    opened.open("/runs")
-    for screen, title in reversed(SCREENS.items()):
+    opened.open("/map?epoch=2&dp=4&metric=loss")
+    for screen, title in SCREENS.items():
         page = opened.visit(screen)
         expect(page.locator("h1").first).to_contain_text(title)
         expect(page.locator("nav a[aria-current=page]")).to_have_text(title)
@@ -31,6 +32,7 @@ def test_every_screen_opens(viewer: Opener, address: str, theme: str, width: int
         wide = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1], f"{screen} scrolls sideways at {width} px"
         assert page.locator(".trouble").count() == 0
+        accessibility.check(page, screen)
 
 
 def test_runs_are_listed_and_ticked(first: Viewer) -> None:
@@ -142,7 +144,7 @@ def test_channel_is_enlarged_and_closed(first: Viewer) -> None:
     expect(page.locator("dialog")).to_have_count(0)
 
 
-def test_epoch_without_capture_says_where_there_is_one(first: Viewer) -> None:
+def test_an_epoch_without_captures_links_to_one_with_captures(first: Viewer) -> None:
     page = first.open("/datapoint?epoch=0&dp=4")
     section = page.locator("[data-section=debugger]")
     section.get_by_role("link", name="2", exact=True).click()
@@ -186,14 +188,14 @@ def test_moving_onto_the_other_epoch_compares_with_another_one(first: Viewer) ->
     expect(page.locator(".notice:visible")).to_have_count(0)
 
 
-def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_storage_counts_damage_found_meanwhile(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     page_file = runs.training(tmp_path / "run") / "epoch_2" / "outputs" / "page_0.safetensors"
     content = bytearray(page_file.read_bytes())
     content[-1] ^= 1
     page_file.write_bytes(content)
     opened = viewer(served(tmp_path))
     page = opened.open("/storage?dp=11&epoch=2")
-    seen = page.locator(".totals div", has_text="damaged, as far as seen").locator("dd")
+    seen = page.locator(".totals div", has_text="damage found so far").locator("dd")
     expect(seen).to_have_text("0")
     expect(opened.visit("datapoint").locator("main")).to_contain_text("checksum")
     opened.visit("storage")
@@ -204,8 +206,8 @@ def test_storage_counts_damage_that_was_seen_meanwhile(viewer: Opener, served: S
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
     expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
-    kept = "0.500 s where outputs or debug outputs were kept (median of 2 epochs)"
-    cost = f"A validation took {kept}, 0.500 s where none were (1 epoch)."
+    kept = "0.500 s with saved outputs or debug outputs (median of 2 epochs)"
+    cost = f"A validation took {kept}, 0.500 s without (1 epoch)."
     expect(page.locator("main")).to_contain_text(cost)
     expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()

@@ -110,12 +110,12 @@ def test_keys_work_after_the_slider_and_a_choice_with_the_mouse(first: Viewer) -
     page.wait_for_function("!location.search.includes('only')")
 
 
-def test_an_index_that_is_none_is_told_where_it_was_typed(first: Viewer) -> None:
+def test_an_invalid_index_is_reported_in_its_field(first: Viewer) -> None:
     page = first.open("/map?metric=loss&dp=4")
     field = page.get_by_label("jump to a datapoint")
     field.fill("three")
     field.press("Enter")
-    assert field.evaluate("field => field.validationMessage") == "An index is a whole number."
+    assert field.evaluate("field => field.validationMessage") == "An index is an integer."
     field.fill("3")
     assert field.evaluate("field => field.validationMessage") == ""
     field.press("Enter")

@@ -111,7 +111,7 @@ def test_a_datapoint_is_shown_in_a_run_in_which_it_fails(three: Viewer) -> None:
     expect(page.locator(f"{DATAPOINT} .pill")).to_have_text("fails")
 
 
-def test_one_run_disagrees_with_none(three: Viewer) -> None:
+def test_disagreement_needs_two_runs(three: Viewer) -> None:
     page = three.open(f"/map?metric=loss&order=disagreement{both(three, 'a', 'b')}")
     expect(page.get_by_label("order of the map")).to_have_value("disagreement")
     page = three.open(f"/map?metric=loss&order=disagreement{both(three, 'a')}")

@@ -36,7 +36,7 @@ def seen(**values: Any) -> dict[str, Any]:
     return {name: {name: value} for name, value in values.items()}
 
 
-def test_notes_stand_beside_small_pictures(viewer: Opener, served: Serve, tmp_path: Path) -> None:
+def test_notes_appear_beside_small_pictures(viewer: Opener, served: Serve, tmp_path: Path) -> None:
     maps, volume = torch.rand(1, 200, 8, 8, generator=G), torch.rand(1, 2, 5, 8, 8, generator=G)
     folder = captured(tmp_path / "run", *(seen(maps=maps * k, volume=volume * k) for k in (1, 2)))
     window = opened(viewer, served, folder)
@@ -59,7 +59,7 @@ def test_classes_have_names_and_no_mean(viewer: Opener, served: Serve, tmp_path:
         expect(page.locator(f"{within} .classes")).to_have_count(2)
         expect(page.locator(f"{within} .classes").first).to_contain_text(runs.CLASS_NAMES[0])
         expect(page.locator(within).first).not_to_contain_text("mean")
-    expect(page.locator("h2", has_text="Its range over epochs")).to_have_count(0)
+    expect(page.locator("h2", has_text="Range over epochs")).to_have_count(0)
 
 
 def test_numbers_have_a_difference_and_all_their_digits(viewer: Opener, served: Serve, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// Asks the server. Answers are kept until the run changes on disk, so that going back is instant.
+// Requests to the server. Answers are cached until the run changes on disk, so that going back is instant.
 
 import { scoreMap } from "./arrays.js";
 
@@ -10,8 +10,8 @@ export class Trouble extends Error {
   }
 }
 
-const KEPT = 64;
-const kept = new Map();
+const MAX_CACHED = 64;
+const cached = new Map();
 
 export function address(path, parameters = {}) {
   const query = new URLSearchParams();
@@ -24,23 +24,23 @@ export function address(path, parameters = {}) {
   return text ? `${path}?${text}` : path;
 }
 
-// A number of JavaScript has 53 bits; a datapoint's index may have 63. Whole numbers beyond stay the text they are.
+// A JavaScript number has 53 bits of precision; an index may need 63. Larger integers stay text.
 const LONG = /(?:^|[^\d.])\d{16,}(?![\d.e])/;
 
 function parsed(text) {
   if (!LONG.test(text)) return JSON.parse(text);
   return JSON.parse(text, (key, value, context) => {
     if (typeof value !== "number" || !Number.isInteger(value) || Number.isSafeInteger(value)) return value;
-    if (!context) throw new Trouble("This browser cannot read an index this large.", "Take a newer one, or number the datapoints below 2^53.", 200);
+    if (!context) throw new Trouble("This browser cannot read an index this large.", "Use a newer browser, or number the datapoints below 2^53.", 200);
     return /^-?\d+$/.test(context.source) ? context.source : value;
   });
 }
 
-// How many questions have no answer yet, and who waits until there is none.
+// How many requests are pending, and the callbacks for when none is.
 let asking = 0;
 let waiting = [];
 
-// When nothing is asked for.
+// Resolves when no request is pending.
 export function quiet() {
   return asking ? new Promise((done) => waiting.push(done)) : Promise.resolve();
 }
@@ -63,7 +63,7 @@ async function fetched(url) {
   try {
     return await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" } });
   } catch (error) {
-    throw new Trouble("The server does not answer.", "Is endoscope view still running? This page tries again by itself.", 0);
+    throw new Trouble("The server does not answer.", "Is endoscope view still running? This page keeps trying.", 0);
   }
 }
 
@@ -76,8 +76,8 @@ async function decoded(answer) {
     body = null;
   }
   if (!answer.ok) {
-    const told = (body && body.error) || {};
-    throw new Trouble(told.message || `The server answered ${answer.status}.`, told.hint || "", answer.status);
+    const details = (body && body.error) || {};
+    throw new Trouble(details.message || `The server answered ${answer.status}.`, details.hint || "", answer.status);
   }
   if (body === null) throw new Trouble("The server's answer was not JSON.", "", answer.status);
   return body;
@@ -85,35 +85,35 @@ async function decoded(answer) {
 
 export function get(path, parameters) {
   const url = address(path, parameters);
-  if (kept.has(url)) {
-    const answer = kept.get(url);
-    kept.delete(url);
-    kept.set(url, answer);
+  if (cached.has(url)) {
+    const answer = cached.get(url);
+    cached.delete(url);
+    cached.set(url, answer);
     return answer;
   }
   const answer = ask(url);
-  kept.set(url, answer);
-  answer.catch(() => kept.get(url) === answer && kept.delete(url)); // not a newer one that was asked for since
-  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  cached.set(url, answer);
+  answer.catch(() => cached.get(url) === answer && cached.delete(url)); // unless a newer request replaced it
+  if (cached.size > MAX_CACHED) cached.delete(cached.keys().next().value);
   return answer;
 }
 
-// An answer in lines of JSON: `first` is its first line, as soon as it is there, `whole` all of them as one object.
+// An answer in lines of JSON: `first` is the first line as soon as it arrives, `whole` merges all lines into one object.
 export function getLines(path, parameters) {
   const url = address(path, { ...parameters, form: "lines" });
-  if (kept.has(url)) return kept.get(url);
-  let tell = null;
-  const first = new Promise((done) => (tell = done));
-  const whole = readLines(url, tell);
+  if (cached.has(url)) return cached.get(url);
+  let resolve = null;
+  const first = new Promise((done) => (resolve = done));
+  const whole = readLines(url, resolve);
   const answer = { first: Promise.race([first, whole]), whole };
-  kept.set(url, answer);
-  whole.catch(() => kept.get(url) === answer && kept.delete(url));
-  answer.first.catch(() => null); // `whole` tells it
-  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  cached.set(url, answer);
+  whole.catch(() => cached.get(url) === answer && cached.delete(url));
+  answer.first.catch(() => null); // `whole` reports it
+  if (cached.size > MAX_CACHED) cached.delete(cached.keys().next().value);
   return answer;
 }
 
-function readLines(url, tell) {
+function readLines(url, resolve) {
   return counted(async () => {
     const answer = await fetched(url);
     if (!answer.ok) return decoded(answer);
@@ -125,18 +125,18 @@ function readLines(url, tell) {
         const found = (rest + part.value).split("\n");
         rest = found.pop();
         lines.push(...found.map(parsed));
-        if (lines.length) tell(lines[0]);
+        if (lines.length) resolve(lines[0]);
       }
     } catch (error) {
       if (error instanceof Trouble) throw error;
-      throw new Trouble("The server broke off its answer.", "The terminal of endoscope view may say why.", 0);
+      throw new Trouble("The server's answer was cut off.", "The terminal where endoscope view runs may say why.", 0);
     }
     return Object.assign({}, ...lines);
   });
 }
 
-// Score maps depend on score files alone, which `version` stands for: they outlive `forget`.
-const MAPS = 64 << 20; // bytes of maps that are kept
+// Score maps depend only on the score files, which `version` identifies, so they survive `forget`.
+const MAX_MAP_BYTES = 64 << 20; // bytes of cached maps
 const maps = new Map();
 
 export function getMap(parameters, version) {
@@ -153,7 +153,7 @@ export function getMap(parameters, version) {
     let sum = 0;
     for (const one of maps.values()) sum += one.bytes;
     for (const [old, one] of maps) {
-      if (sum <= MAPS || one === known) break;
+      if (sum <= MAX_MAP_BYTES || one === known) break;
       maps.delete(old);
       sum -= one.bytes;
     }
@@ -168,5 +168,5 @@ export function fresh(path, parameters) {
 }
 
 export function forget() {
-  kept.clear();
+  cached.clear();
 }

@@ -1,4 +1,4 @@
-// Lines and histograms as small SVG drawings: they take the theme's colours and need no library.
+// Lines and histograms as small SVG drawings in the theme's colours.
 
 import { h, replace, s } from "./dom.js";
 import { number, show } from "./format.js";
@@ -26,11 +26,11 @@ function logTicks(low, high) {
   return found.length > 7 ? found.filter((x) => Math.abs(Math.log10(x) % 1) < 1e-9) : found;
 }
 
-// The smallest and the largest of finite numbers.
+// The minimum and maximum of finite numbers.
 export const extent = (values) => values.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]);
 
-// series: [{name, colour, dash, x: [...], y: [...]}]; x are numbers. `span` are values that must be on the axis.
-// Redraws when its box changes its width.
+// series: [{name, colour, dash, x: [...], y: [...]}]; x are numbers. `span` are values that the axis must include.
+// Redraws when the width of its box changes.
 export function lineChart({ label, series, height = 240, now = null, log = false, xname = "epoch", onpick = null, names = null, span = null }) {
   const box = h("div.chart", { style: { "min-height": `${height}px` } });
   const tip = h("div.tip", { hidden: true });
@@ -43,12 +43,12 @@ export function lineChart({ label, series, height = 240, now = null, log = false
     const width = box.clientWidth || 400;
     box.querySelector("svg")?.remove();
     if (!xs.length || !finite.length) {
-      const told = h("p.soft", {}, xs.length ? "No finite value to draw." : "No value yet.");
-      replace(box, told, tip);
+      const message = h("p.soft", {}, xs.length ? "No finite value to draw." : "No value yet.");
+      replace(box, message, tip);
       return;
     }
     let [low, high] = extent(finite.concat(span || []));
-    if (!(high - low > Math.max(Math.abs(low), Math.abs(high)) * 1e-9)) { // equal, but for rounding
+    if (!(high - low > Math.max(Math.abs(low), Math.abs(high)) * 1e-9)) { // equal except for rounding
       low -= Math.abs(low) * 0.1 || 0.5;
       high += Math.abs(high) * 0.1 || 0.5;
     }

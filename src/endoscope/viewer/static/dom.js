@@ -1,4 +1,4 @@
-// Makes elements. Text always becomes a text node: names and labels of a run are untrusted.
+// Creates elements. Text always becomes a text node: names and labels of a run are untrusted.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -43,7 +43,7 @@ export function announce(text) {
   document.getElementById("announce").textContent = text;
 }
 
-// A table with a caption for those who cannot see it. Columns: {title, number, cell(row), className}.
+// A table with a caption for screen readers. Columns: {title, number, cell(row), className}.
 export function table(label, columns, rows, { selected = null, key = null, className = "" } = {}) {
   return h(
     `table${className}`,
@@ -63,7 +63,7 @@ export function table(label, columns, rows, { selected = null, key = null, class
   );
 }
 
-// What to show when there is nothing to show: said kindly, in place.
+// An empty state: a title and what to do.
 export function kind(title, ...text) {
   return h("div.kind", {}, h("h2", {}, title), text.map((t) => (typeof t === "string" ? h("p", {}, t) : t)));
 }

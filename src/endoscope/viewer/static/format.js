@@ -26,7 +26,7 @@ export function show(value, digits = 3) {
   return minus(x.toFixed(Math.min(decimals, 6)));
 }
 
-// A whole number with all its digits; anything else as `show` has it.
+// An integer with all its digits; anything else as in `show`.
 export function exact(value, digits) {
   return Number.isSafeInteger(value) ? minus(String(value)) : show(value, digits);
 }

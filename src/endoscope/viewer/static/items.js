@@ -1,4 +1,4 @@
-// Draws one captured value (an Item of docs/viewer-api.md) by its renderer, with its statistics and its Python.
+// Draws one captured value (an Item of docs/viewer-api.md) with its statistics and its Python snippet.
 
 import { announce, h, replace } from "./dom.js";
 import { extent, histogram, lineChart, runColour, runDash } from "./charts.js";
@@ -6,7 +6,7 @@ import { count, exact, number, shape, show } from "./format.js";
 
 const WIDE = new Set(["channels", "table", "line", "attention", "text", "tokens"]);
 
-// An address of the server with another parameter; only addresses of pictures are ever asked for.
+// The address of a picture with more parameters; other addresses are refused.
 function picture(src, parameters = {}) {
   if (typeof src !== "string" || !src.startsWith("/api/image")) return "";
   const url = new URL(src, location.origin);
@@ -16,7 +16,7 @@ function picture(src, parameters = {}) {
 
 const pictureSide = () => (window.innerWidth > 1900 ? 208 : 144);
 
-// Small pictures are enlarged by a whole number, so that a pixel stays a square.
+// Small pictures are enlarged by an integer factor, so that pixels stay square.
 function fitted(width, height, side) {
   const longest = Math.max(width, height, 1);
   if (longest >= side) return { width: Math.round((width * side) / longest), height: Math.round((height * side) / longest), pixels: false };
@@ -24,7 +24,7 @@ function fitted(width, height, side) {
   return { width: width * factor, height: height * factor, pixels: factor > 1 };
 }
 
-// `factor`: how often the server has enlarged it already.
+// `factor`: how much the server has already enlarged it.
 function img(src, width, height, alt, side, factor = 1) {
   const size = fitted(width / factor, height / factor, side);
   return h("img", { src: picture(src), width: size.width, height: size.height, alt, class: size.pixels ? "pixels" : null, decoding: "async", loading: "lazy" });
@@ -43,7 +43,7 @@ function oddColours(body, stats) {
   return [one(body.nan_colour, "NaN", stats ? stats.nan : null), one(body.inf_colour, "Inf", stats ? stats.inf : null)];
 }
 
-// The scale of a picture: its range, its colours, those of NaN and infinities where it has some, and who else has it.
+// The scale of a picture: its range and colours, the colours of NaN and infinities if present, and a note if shared.
 export function scale(body, stats = null, shared = "") {
   if (!body.range) return null;
   const nothing = stats && stats.count > 0 && number(stats.min) === null;
@@ -61,21 +61,21 @@ function differenceScale(found) {
   return h("span.scale.difference", {}, ramp, oddColours(found, null), found.note ? h("span.faint", {}, found.note) : null);
 }
 
-// The picture of a difference of two items that look like `like`, with its scale. `found` has src and scale.
+// The picture of a difference, laid out like the item `like`, with its scale. `found` has src and scale.
 export function drawDifference(like, found, { side }) {
   const { width, height } = sheetSize(like.body);
-  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : h("span.scale.faint", {}, "coloured where they differ")];
+  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : h("span.scale.faint", {}, "coloured where the classes differ")];
 }
 
-// What is not shown, or shown otherwise: said by the server, never left out.
+// The server's note about what is left out or changed; always shown.
 function note(item) {
   return item.body && item.body.note ? h("p.note", {}, item.body.note) : null;
 }
 
-// Whether the numbers are names of classes, which have no mean.
+// Whether the numbers are class indices, which have no mean.
 export const areClasses = (item) => ["mask", "tokens"].includes(item.renderer);
 
-// What stands below a value that is drawn small: its classes or its scale, what is not shown of it, and its statistics.
+// The lines below a small drawing: classes or scale, notes, and statistics.
 export function below(item, shared) {
   if (areClasses(item)) return [item.renderer === "mask" ? classList(item.body) : null, note(item)];
   return [scale(item.body, item.stats, shared), note(item), statsLine(item)];
@@ -116,8 +116,7 @@ function zoom(item, index, total, what) {
   dialog.showModal();
 }
 
-// A head of attention with its tokens at the rows and columns, where there is room for them; what the mouse is at is told
-// below in any case.
+// An attention head with its tokens at the rows and columns if there is room. The pair under the mouse is shown below.
 function withTokens(image, { tokens, of_tokens, queries, keys }) {
   const text = (count) => (tokens && tokens.length === of_tokens && of_tokens === count ? tokens : null);
   const labels = (kind, count, pixels) => {
@@ -127,18 +126,18 @@ function withTokens(image, { tokens, of_tokens, queries, keys }) {
   };
   const one = (kind, list, at) => `${kind} ${at}${list ? ` “${list[at]}”` : ""}`;
   const rest = "Each row is a query, each column a key that it attends to.";
-  const told = h("p.sub.mono", {}, rest);
+  const pointed = h("p.sub.mono", {}, rest);
   image.addEventListener("mousemove", (event) => {
     const box = image.getBoundingClientRect();
     const row = Math.min(queries - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * queries)));
     const column = Math.min(keys - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * keys)));
-    told.textContent = `${one("query", text(queries), row)} → ${one("key", text(keys), column)}`;
+    pointed.textContent = `${one("query", text(queries), row)} → ${one("key", text(keys), column)}`;
   });
-  image.addEventListener("mouseleave", () => { told.textContent = rest; });
-  return [h("div.axes", {}, labels("columns", keys, image.width), labels("rows", queries, image.height), image), told];
+  image.addEventListener("mouseleave", () => { pointed.textContent = rest; });
+  return [h("div.axes", {}, labels("columns", keys, image.width), labels("rows", queries, image.height), image), pointed];
 }
 
-// Tiles beside and below each other, with gaps.
+// The size of a sheet of tiles with gaps.
 export function sheetSize(body) {
   if (body.width && body.height) return { width: body.width, height: body.height };
   const [tw, th] = Array.isArray(body.tile) ? body.tile : [body.tile || 64, body.tile || 64];
@@ -148,7 +147,7 @@ export function sheetSize(body) {
   return { width: columns * (tw + gap) - gap, height: rows * (th + gap) - gap };
 }
 
-// Many tiles in one picture, page by page; a click enlarges one.
+// Many tiles in one picture, in pages; a click enlarges one.
 function sheet(item, { small, alt, side }, what) {
   const body = item.body;
   const { width, height } = sheetSize(body);
@@ -181,7 +180,7 @@ function sheet(item, { small, alt, side }, what) {
     if (index < body.of) zoom(item, index, body.of, what.slice(0, -1));
   };
   const sprite = h("div.sprite", {}, image, h("button.over", { "aria-label": `enlarge a ${what.slice(0, -1)} of ${item.name}`, onclick: pick }));
-  if (pages > 1) return [h("div.under", {}, back, on, text), sprite, h("div.under", {}, scale(body, item.stats))]; // above: the last page is lower
+  if (pages > 1) return [h("div.under", {}, back, on, text), sprite, h("div.under", {}, scale(body, item.stats))]; // above the picture, because the last page is lower
   return [sprite, h("div.under", {}, text, scale(body, item.stats))];
 }
 
@@ -192,7 +191,7 @@ function attention(item, how) {
   return how.small || !item.body.tokens ? drawn : [...drawn, words(item.body.tokens, "tokens")];
 }
 
-// A picture, and beside it the same over the input, where that is an image of the same proportions.
+// A picture, and the same picture over the input if the input is an image with the same proportions.
 function overInput(item, { alt, side }) {
   const body = item.body;
   const alone = img(body.src, body.width, body.height, alt, side, body.factor);
@@ -222,14 +221,14 @@ function heatmap(item, { small, alt, side }) {
   ];
 }
 
-// A token may be a line break, which would be seen as nothing but a taller box.
+// Makes line breaks and tabs visible.
 const visible = (token) => String(token ?? "").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 
 function words(list, label) {
   return h("div.tokens", { role: "list", "aria-label": label }, list.map((one) => h("span", { role: "listitem" }, typeof one === "string" ? visible(one) : one)));
 }
 
-// Ids in a row, each with its text where it has one.
+// Token ids, each with its text if known.
 function tokens(item) {
   const { values, tokens: texts, shown, of } = item.body;
   const each = values.map((id, i) => (texts ? [visible(texts[i]), h("small.faint", {}, ` ${id}`)] : String(id)));
@@ -243,18 +242,18 @@ function line(item, { small, side, span }) {
   }));
   const chart = lineChart({ label: `${item.name} as a line`, series, height: small ? 120 : 160, xname: "at", span });
   chart.style.width = small ? `min(100%, ${side || 240}px)` : "min(100%, 560px)";
-  const told = small && body.shown === body.of ? null : h("span.mono", {}, ofText(body, "values"));
-  return [chart, told || series.length > 1 ? h("div.under", {}, told, series.length > 1 ? keys(series) : null) : null];
+  const shown = small && body.shown === body.of ? null : h("span.mono", {}, ofText(body, "values"));
+  return [chart, shown || series.length > 1 ? h("div.under", {}, shown, series.length > 1 ? keys(series) : null) : null];
 }
 
-// The range of values that are drawn as lines, so that all have one axis; null when they are not.
+// The common range of items drawn as lines, so that they share an axis; null for other items.
 export function lineSpan(...items) {
   if (!items.length || items.some((item) => !item || item.renderer !== "line")) return null;
   const all = items.flatMap((item) => item.body.series.flatMap((one) => one.values.map(number))).filter((y) => y !== null && Number.isFinite(y));
   return all.length ? extent(all) : null;
 }
 
-// The difference of two lines of the same length, as a line; null when there is none.
+// The difference of two lines of the same length, as a line; null if there is none.
 export function drawLineDifference(left, right, { side }) {
   if (!lineSpan(left, right) || left.body.series.length !== right.body.series.length) return null;
   const series = [];
@@ -264,7 +263,7 @@ export function drawLineDifference(left, right, { side }) {
     const y = one.values.map((v, k) => (number(v) === null || number(other.values[k]) === null ? null : number(v) - number(other.values[k])));
     series.push({ name: one.name || left.name, colour: runColour(i), dash: runDash(i), x: y.map((_, k) => k), y });
   }
-  const chart = lineChart({ label: `difference of ${left.name}, left less right`, series, height: 120, xname: "at", span: [0] });
+  const chart = lineChart({ label: `difference of ${left.name}, left minus right`, series, height: 120, xname: "at", span: [0] });
   chart.style.width = `min(100%, ${side}px)`;
   return chart;
 }
@@ -273,12 +272,12 @@ export function keys(series) {
   return series.map((one) => h("span", {}, h("i.keyline", { style: { color: one.colour, "border-top-style": !one.dash ? "solid" : one.dash.startsWith("2") ? "dotted" : "dashed" } }), one.name));
 }
 
-// A number, or the text that stands in its place.
+// A number, or text for a non-finite one.
 export function scalarText(value, digits) {
   return typeof value === "number" || /^-?(NaN|Infinity)$/.test(value) ? exact(value, digits) : String(value ?? "–");
 }
 
-// The difference of two numbers; null when they are none.
+// The difference of two numbers; null for other items.
 export function drawScalarDifference(left, right) {
   const both = [left, right].map((item) => (item && item.renderer === "scalar" && typeof item.body.value === "number" ? item.body.value : null));
   return both.includes(null) ? null : h("div.scalar", {}, exact(both[0] - both[1], 5));
@@ -292,7 +291,7 @@ function cellOf(value, right) {
 function tableOf(item) {
   const body = item.body;
   const same = (i) => i > 0 && body.columns[i] === "name" && body.rows.every((row) => row[i] === null || String(row[i]) === String(row[i - 1]));
-  const columns = body.columns.map((_, i) => i).filter((i) => !same(i)); // names that only repeat the class are left out
+  const columns = body.columns.map((_, i) => i).filter((i) => !same(i)); // omit names that only repeat the class
   const numeric = body.columns.map((_, i) => body.rows.length > 0 && body.rows.every((row) => row[i] === null || typeof row[i] === "number" || /^-?(NaN|Infinity)$/.test(row[i])));
   return [
     h("div.scroll", { tabindex: body.rows.length > 10 ? "0" : null }, h("table", { "aria-label": item.name },
@@ -302,7 +301,7 @@ function tableOf(item) {
   ];
 }
 
-// A table of classes with its rows in the order of another one; anything else as it is.
+// A table of classes with its rows in the order of another table; other items unchanged.
 export function alignedTable(item, like) {
   if (!item || !like || item.renderer !== "table" || like.renderer !== "table" || item.body.columns[0] !== "class") return item;
   if (item.body.columns.join("\n") !== like.body.columns.join("\n")) return item;
@@ -312,7 +311,7 @@ export function alignedTable(item, like) {
   return { ...item, body: { ...item.body, rows } };
 }
 
-// The difference of two tables of classes, left less right; null when there is none.
+// The difference of two tables of classes, left minus right; null for other items.
 export function drawTableDifference(left, right) {
   if (!left || !right || left.renderer !== "table" || right.renderer !== "table" || left.body.columns[0] !== "class") return null;
   const { columns } = left.body;
@@ -324,7 +323,7 @@ export function drawTableDifference(left, right) {
     return [row[0], ...numeric.map((i) => (other && number(row[i]) !== null && number(other[i]) !== null ? number(row[i]) - number(other[i]) : null))];
   });
   const body = { columns: ["class", ...numeric.map((i) => `Δ ${columns[i]}`)], rows, shown: rows.length, of: rows.length };
-  return tableOf({ ...left, name: `difference of ${left.name}, left less right`, body });
+  return tableOf({ ...left, name: `difference of ${left.name}, left minus right`, body });
 }
 
 const DRAW = {
@@ -340,14 +339,14 @@ const DRAW = {
   problem: (item) => h("p.bad", {}, item.body.message),
 };
 
-// The value alone. `small` leaves out what stands around it; `side` is the longest side of a picture, `span` what the
-// axis of a line must hold.
+// The value alone. `small` omits its surroundings; `side` is the longest side of a picture, `span` the range that the
+// axis of a line must include.
 export function drawBody(item, { small = false, side = null, of = null, span = null } = {}) {
   const alt = [item.name, item.shape ? shape(item.shape) : null, of].filter(Boolean).join(", ");
   const draw = DRAW[item.renderer];
   try {
     if (draw) return draw(item, { small, side, alt, span });
-    return h("p.soft", {}, `This viewer has no drawing for “${item.renderer}”. Its Python loads the value.`);
+    return h("p.soft", {}, `The viewer cannot draw “${item.renderer}”. The Python snippet loads the value.`);
   } catch (error) {
     return h("p.bad", {}, `This value could not be drawn: ${error.message}`);
   }
@@ -359,16 +358,16 @@ export function isPicture(item) {
 
 export function statsLine(item) {
   const stats = item.stats;
-  if (!stats || (item.renderer === "scalar" && stats.count === 1)) return null; // a scalar is its own statistics
+  if (!stats || (item.renderer === "scalar" && stats.count === 1)) return null; // a scalar needs no statistics
   const one = (name, value, bad = false) => h(bad ? "span.bad" : "span", {}, `${name} `, h("b", {}, value));
   return h("div.stats", { title: stats.over || null },
     ["min", "mean", "max", "std"]
-      .filter((k) => stats[k] !== undefined && (stats[k] !== null || stats.min === null)) // one value has no std
+      .filter((k) => stats[k] !== undefined && (stats[k] !== null || stats.min === null)) // a single value has no std
       .map((k) => one(k, show(stats[k]))),
     one("NaN", count(stats.nan || 0), stats.nan > 0),
     stats.inf ? one("Inf", count(stats.inf), true) : null,
     h("span", {}, `of ${count(stats.count)}`),
-    !stats.over || ["all values", "finite values"].includes(stats.over) ? null : h("span", {}, stats.over)); // such as complex ones
+    !stats.over || ["all values", "finite values"].includes(stats.over) ? null : h("span", {}, stats.over)); // such as magnitudes of complex values
 }
 
 async function copy(text, button) {
@@ -387,7 +386,7 @@ async function copy(text, button) {
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
-// `named`: whether its name is shown; a section with one value of the same name says it already.
+// `named`: whether to show the name; a section whose only value has the same name already shows it.
 export function drawItem(item, { extra = null, heading = "h4", named = true } = {}) {
   const code = h("div.snippet", { hidden: true });
   const python = h("button.quiet.small", {

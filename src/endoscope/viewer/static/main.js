@@ -1,4 +1,4 @@
-// The frame of all screens: routing by the history, the selection in the address, top bar, keyboard, live updates, theme.
+// The frame around all screens: routing, the selection in the address, top bar, keyboard, live updates, theme.
 
 import { forget, fresh, get, getMap, Trouble } from "./api.js";
 import { announce, failure, h, kind, replace } from "./dom.js";
@@ -7,11 +7,11 @@ import { href, parse, resolve, SCREENS, settled } from "./selection.js";
 
 const NAMES = { runs: "Runs", curves: "Curves", map: "Score map", datapoint: "Datapoint", time: "Through time", compare: "Side by side", storage: "Storage" };
 const POLL_MS = 1000;
-const LIST_MS = 5000; // how old the list of runs may be while it is on the screen: ages and states change by themselves
-const MENU_MS = 30000; // the same on the other screens, where it is a menu
-const MOST_CAPTURED = 1000; // datapoints that are listed of a run without scores
-const MOST_NAMED = 16; // runs that one question names; of more, the stamp of all runs is asked for
-const ONE_MOVE_MS = 600; // epochs passed more quickly than this are one step of the history
+const LIST_MS = 5000; // how old the list of runs may be while it is visible
+const MENU_MS = 30000; // the same on other screens, where it is only a menu
+const MAX_CAPTURED = 1000; // datapoints listed for a run without scores
+const MAX_NAMED = 16; // runs in one request; for more, request the stamp of all runs
+const ONE_MOVE_MS = 600; // faster epoch changes are one step of the history
 const KEYS = [
   [["j"], "next datapoint, in the order of the map"],
   [["k"], "previous datapoint"],
@@ -25,10 +25,10 @@ const KEYS = [
 
 const main = document.getElementById("main");
 let mounted = null; // the screen on the page: {screen, update, unmount}
-let stamp = null; // {of, text}: of which runs, and what it was
-let lost = null; // since when the server does not answer
-let listed = 0; // when the list of runs was asked for
-let last = null; // what `shown` gave
+let stamp = null; // {of, text}: the runs, and their last stamp
+let lost = null; // when the server stopped answering
+let listed = 0; // when the list of runs was requested
+let last = null; // the last result of `shown`
 let moved = -Infinity; // when the epoch was last changed
 
 const app = {
@@ -36,7 +36,7 @@ const app = {
   list: { runs: [], problems: [] },
   current: null,
 
-  // Where a choice leads: what is absent is left behind, and so is a run of the datapoint that is no longer shown.
+  // The selection after a change. Absent things are dropped, as is a run of the datapoint that is no longer shown.
   chosen(changes) {
     const next = { ...(app.current ? settled(app.selection, app.current) : app.selection), ...changes };
     if (changes.run && !changes.run.includes(next.on)) next.on = null;
@@ -55,7 +55,7 @@ const app = {
     return show();
   },
 
-  // A link inside the viewer: a real address, followed without loading the page again.
+  // A link inside the viewer: a real address, followed without reloading the page.
   link(changes, ...children) {
     return h("a", { href: app.href(changes), onclick: (event) => follow(event, changes) }, ...children);
   },
@@ -67,18 +67,18 @@ const app = {
     return app.go({ epoch: follows ? null : String(epoch) }, { replace: running });
   },
 
-  // One run disagrees with none.
+  // Disagreement needs two runs.
   order() {
     const { order } = app.selection;
     return order && (order !== "disagreement" || app.current.runs.length > 1) ? order : "failures";
   },
 
-  // Why there is no datapoint to show.
+  // Explains why there is no datapoint to show.
   nothing() {
     const { run, live } = app.current;
-    if (app.selection.only === "failures" && app.current.scored) return "No datapoint fails here. Press f to see all of them.";
-    if (live) return "The run has not finished its first validation. This page shows it by itself.";
-    return run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "This run has no datapoint.";
+    if (app.selection.only === "failures" && app.current.scored) return "No datapoint fails here. Press f to see all datapoints.";
+    if (live) return "The run has not finished its first validation. The datapoints will appear here.";
+    return run && run.epochs.length ? "No datapoint of this run has a score in this epoch." : "This run has no datapoints.";
   },
 
   mapParameters() {
@@ -86,7 +86,7 @@ const app = {
     return { run: ids, epoch, metric, order: app.order(), percentile: app.selection.percentile, change: "no" };
   },
 
-  // A score map: that of the selection, or of another epoch or metric. Kept as long as the score files stay the same.
+  // The score map of the selection, or of another epoch or metric. Cached while the score files stay the same.
   map(changes = {}) {
     const wanted = { ...app.mapParameters(), ...changes };
     const until = wanted.epoch === "eval" ? Infinity : Number(wanted.epoch);
@@ -95,7 +95,7 @@ const app = {
     return getMap(wanted, version);
   },
 
-  // The datapoints in the order of the map, as shown: all, or failures only. The same object while nothing has changed.
+  // The datapoints shown, in map order: all, or failures only. Returns the same object while nothing has changed.
   async shown() {
     if (!app.current.scored) return { positions: [], data: null, ...(await app.captured()) };
     const only = app.selection.only === "failures";
@@ -104,7 +104,7 @@ const app = {
       data = await app.map();
     } catch (error) {
       if (error.status !== 404) throw error;
-      return { positions: [], data: null, trouble: error, ...(await app.captured()) }; // what was captured is there all the same
+      return { positions: [], data: null, trouble: error, ...(await app.captured()) }; // captured datapoints can still be shown
     }
     if (last === null || last.data !== data || last.only !== only) {
       const positions = [];
@@ -114,24 +114,24 @@ const app = {
     return last;
   },
 
-  // The datapoints of which anything was kept, for a run without scores: `of` says how many, `indices` are the first.
+  // The captured datapoints of a run without scores: `of` is their number, `indices` are the first ones.
   captured() {
     const { run, epoch } = app.current;
-    return run && epoch !== null ? get("/api/captured", { run: run.id, epoch, n: MOST_CAPTURED }) : { indices: [], of: 0 };
+    return run && epoch !== null ? get("/api/captured", { run: run.id, epoch, n: MAX_CAPTURED }) : { indices: [], of: 0 };
   },
 
-  // What a score is called: that of a class by the name of the class.
+  // The display name of a score.
   named(metric) {
     return app.current.metrics.find((m) => m.name === metric)?.label ?? metric;
   },
 
-  // The runs that failures are counted in, of a map of several: one without scores in its epoch has none.
+  // Names the runs in which failures are counted: those with scores in the epoch of the map.
   scoredRuns({ runs, scored }) {
     const noun = scored === 1 ? "run" : "runs";
     return scored === runs.length ? noun : `${noun} that ${scored === 1 ? "has" : "have"} scores here`;
   },
 
-  // The run whose datapoint is shown: the one that was asked for, or the first in which it fails, or has a score.
+  // The run whose datapoint is shown: the selected one, or the first in which the datapoint fails, or has a score.
   async runOf(dp) {
     const { runs, run } = app.current;
     const asked = runs.find((one) => one.id === app.selection.on);
@@ -143,7 +143,7 @@ const app = {
     return runs[Math.max(0, failing >= 0 ? failing : data.values.findIndex((values) => values[at] !== null))];
   },
 
-  // The datapoint in force: the selected one, or the first of the map.
+  // The current datapoint: the selected one, or the first of the map.
   async dp() {
     if (app.selection.dp !== null && app.selection.dp !== "") return app.selection.dp;
     const { indices } = await app.shown();
@@ -151,7 +151,7 @@ const app = {
   },
 };
 
-// The address. Browsers refuse more than about 100 changes in 10 s: a held key writes what it has reached now and then.
+// Updates the address. Browsers refuse more than about 100 changes in 10 s, so while a key is held only some are written.
 const WRITES = { most: 40, within: 10000, pause: 300 };
 let writes = [];
 let pending = null;
@@ -231,8 +231,8 @@ function openMenu(open) {
 app.toggleRun = (id, on) => {
   const ids = app.current.ids.filter((one) => one !== id);
   if (on) ids.push(id);
-  if (!ids.length) { // one is always shown
-    announce("One run is always shown: tick another one first.");
+  if (!ids.length) { // at least one run is always shown
+    announce("At least one run is always shown: select another one first.");
     return show();
   }
   const order = app.list.runs.map((run) => run.id);
@@ -272,15 +272,15 @@ function updateFrame() {
     current.absent.length ? h("button.small.quiet", { onclick: () => app.go({}, { replace: true }) }, "Close") : null);
   parts.notices.hidden = !current.absent.length;
   parts.live.hidden = !current.live;
-  parts.live.textContent = current.follows ? "live" : "live, held at this epoch";
+  parts.live.textContent = current.follows ? "live" : "live, paused at this epoch";
 }
 
 // ---- screens
 
 function emptyPage() {
-  return kind("No run here yet",
-    "This folder holds no run that can be read. A training writes one from its first step, and this page shows it by itself.",
-    h("p", {}, "To make one that is ready in a minute: ", h("code", {}, "endoscope demo"), ", then ", h("code", {}, "endoscope view"), " with its folder."),
+  return kind("No runs yet",
+    "This folder has no readable run. Training writes one from its first step, and it will appear here.",
+    h("p", {}, "To create one in a minute: ", h("code", {}, "endoscope demo"), ", then ", h("code", {}, "endoscope view"), " and its folder."),
     app.list.problems.length ? h("ul.problems", {}, app.list.problems.map((text) => h("li", {}, text))) : null);
 }
 
@@ -300,7 +300,7 @@ async function show() {
     mounted = null;
     const screen = selection.screen;
     const module = await import(`./screens/${screen}.js`);
-    if (app.selection.screen !== screen) return; // another one was asked for meanwhile
+    if (app.selection.screen !== screen) return; // the user chose another one meanwhile
     if (!mounted || mounted.screen !== screen) {
       main.className = screen === "map" ? "fixed" : "";
       replace(main);
@@ -323,14 +323,14 @@ app.redraw = () => show();
 
 async function loadRuns() {
   listed = Date.now();
-  app.list = await fresh("/api/runs", { run: app.selection.run.slice(0, MOST_NAMED) });
+  app.list = await fresh("/api/runs", { run: app.selection.run.slice(0, MAX_NAMED) });
 }
 
-// ---- live: something of these runs changed on disk
+// ---- live updates
 
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 
-// Told quietly in the header, as long as it lasts. Whether it was told before is the answer.
+// Shows or hides the lost connection in the header; returns whether it was shown before.
 function connection(error) {
   const before = lost !== null;
   if (!error) lost = null;
@@ -346,12 +346,12 @@ function connection(error) {
 
 async function look() {
   const { ids } = app.current;
-  const all = app.selection.screen === "runs" || !ids.length || ids.length > MOST_NAMED;
+  const all = app.selection.screen === "runs" || !ids.length || ids.length > MAX_NAMED;
   const of = all ? "all" : ids.join(" ");
   const answer = await fresh("/api/stamp", all ? {} : { run: ids });
   const back = connection(null);
   const changed = stamp !== null && stamp.of === of && stamp.text !== answer.stamp;
-  const others = stamp !== null && stamp.of !== of; // what the list says of them may be old
+  const others = stamp !== null && stamp.of !== of; // the list may be out of date for them
   const stale = others || app.list.left > 0 || Date.now() - listed > (app.selection.screen === "runs" ? LIST_MS : MENU_MS);
   if (changed || back) forget();
   if (changed || back || stale) {
@@ -361,7 +361,7 @@ async function look() {
       const versions = () => JSON.stringify(app.current.runs.map((run) => run.epochs.map((e) => e.version)));
       const before = versions();
       app.current = resolve(app.selection, app.list.runs);
-      updateFrame(); // more runs in the menu
+      updateFrame(); // the menu may have more runs
       if (versions() !== before) show().catch((error) => announce(error.message));
     }
   }
@@ -372,8 +372,8 @@ async function poll() {
   try {
     await look();
   } catch (error) {
-    if (!(error instanceof Trouble)) console.error(error); // a mistake of ours
-    else if (error.status === 404) await loadRuns().then(show).catch((again) => connection(again)); // a run was removed; the page says so
+    if (!(error instanceof Trouble)) console.error(error); // a bug of ours
+    else if (error.status === 404) await loadRuns().then(show).catch((again) => connection(again)); // a run was removed
     else connection(error);
   } finally {
     setTimeout(poll, document.hidden ? POLL_MS * 5 : POLL_MS);
@@ -388,7 +388,7 @@ function turnTheme() {
   try {
     localStorage.setItem("endoscope-theme", dark ? "dark" : "light");
   } catch (error) {
-    announce("The choice cannot be kept in this browser.");
+    announce("This browser cannot store the choice.");
   }
   mounted?.themed?.();
 }
@@ -405,7 +405,7 @@ function help() {
 async function step(by) {
   const { indices } = await app.shown();
   if (!indices.length) return;
-  const dp = app.selection.dp || indices[0]; // as it is now: another key may have been faster
+  const dp = app.selection.dp || indices[0]; // read now: another key press may have changed it
   const at = indices.findIndex((i) => String(i) === String(dp));
   const to = at < 0 ? 0 : Math.min(indices.length - 1, Math.max(0, at + by));
   if (at !== to) await app.go({ dp: String(indices[to]) }, { replace: app.selection.dp !== null });
@@ -422,7 +422,7 @@ function stepEpoch(by) {
 async function jump(text) {
   const wanted = text.trim();
   if (!/^-?\d+$/.test(wanted)) {
-    parts.search.setCustomValidity("An index is a whole number."); // the browser shows and reads it until it is changed
+    parts.search.setCustomValidity("An index is an integer."); // the browser shows the message until the text changes
     parts.search.reportValidity();
     return;
   }
@@ -433,17 +433,17 @@ async function jump(text) {
   await app.go(changes);
 }
 
-// Whether a key means something to the element that has the focus: text is typed, arrows move a slider or a choice.
+// Whether the focused element uses a key itself: text fields take letters, sliders and selects take arrows.
 function takes(element, key) {
   if (element.type === "range") return key.startsWith("Arrow");
   return ["SELECT", "TEXTAREA"].includes(element.tagName) || (element.tagName === "INPUT" && element.type !== "checkbox");
 }
 
-let pointed = false; // whether the last thing done was done with a mouse or a finger
+let pointed = false; // whether the last input was a pointer
 document.addEventListener("pointerdown", () => (pointed = true), true);
 document.addEventListener("keydown", () => (pointed = false), true);
 document.addEventListener("change", (event) => {
-  if (event.target.tagName === "SELECT" && pointed) event.target.blur(); // letters are shortcuts again
+  if (event.target.tagName === "SELECT" && pointed) event.target.blur(); // so that letters are shortcuts again
 });
 
 document.addEventListener("keydown", (event) => {
@@ -473,13 +473,13 @@ window.addEventListener("popstate", () => {
   show().catch((error) => announce(error.message));
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
-  let kept = null;
+  let stored = null;
   try {
-    kept = localStorage.getItem("endoscope-theme");
+    stored = localStorage.getItem("endoscope-theme");
   } catch (error) {
-    kept = null;
+    stored = null;
   }
-  if (kept) return;
+  if (stored) return;
   document.documentElement.dataset.theme = event.matches ? "dark" : "light";
   mounted?.themed?.();
 });
@@ -493,7 +493,7 @@ async function start() {
     if (!app.current) app.current = resolve(app.selection, []);
     if (!mounted) replace(main, failure(error));
     if (!mounted && error instanceof Trouble) connection(error);
-    if (!(error instanceof Trouble)) console.error(error); // a mistake of ours
+    if (!(error instanceof Trouble)) console.error(error); // a bug of ours
     main.setAttribute("aria-busy", "false");
   }
   poll();

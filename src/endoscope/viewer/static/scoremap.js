@@ -1,6 +1,6 @@
 // The score map: one cell per datapoint on a canvas, written pixel by pixel, so that 100,000 cells take milliseconds.
-// NaN is hatched, infinite has a colour and a dot, missing is hollow, a failure has a corner in the colour of the text
-// (the smallest cell is all corner); the selected cell is an element laid over it.
+// NaN is hatched, infinity has a colour and a dot, a missing score is hollow, a failure has a corner in the text colour
+// (the smallest cells are all corner). The selected cell is outlined by an element on top.
 
 import { h } from "./dom.js";
 import { number } from "./format.js";
@@ -15,7 +15,7 @@ function rgb(text) {
 
 const pixel = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
-// The colours of the theme in force: a ramp from good to bad, and those of what has no value.
+// The colours of the current theme: a ramp from good to bad, and the special cells.
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const stops = [0, 1, 2, 3].map((i) => rgb(style.getPropertyValue(`--map-${i}`)));
@@ -29,7 +29,7 @@ export function palette() {
   return { ramp, nan: one("--map-nan"), inf: one("--map-inf"), missing: one("--map-missing"), ground: one("--panel"), ink: one("--ink") };
 }
 
-// Columns and cell size that fill a width and come near a height.
+// The number of columns and the cell size that fill a width and come close to a height.
 export function layout(n, width, height) {
   const fit = Math.floor(Math.sqrt((width * height) / Math.max(n, 1)));
   const size = Math.max(2, Math.min(LARGEST, fit));
@@ -37,7 +37,7 @@ export function layout(n, width, height) {
   return { size, columns, rows: Math.ceil(n / columns), gap: size >= 8 ? 2 : size >= 4 ? 1 : 0 };
 }
 
-// Pixels of the corner that marks a failure in a cell: a third of a large one, half of a small one, never none.
+// The size of the corner that marks a failure: a third of a large cell, half of a small one, at least one pixel.
 const cornerOf = (inner) => (inner >= 7 ? Math.max(3, Math.floor(inner / 3)) : Math.ceil(inner / 2));
 
 export function paint(canvas, plan, data, colours, scale) {
@@ -99,7 +99,7 @@ export function paint(canvas, plan, data, colours, scale) {
   context.putImageData(image, 0, 0);
 }
 
-// A map with its own canvas. `draw` shows data, `select` outlines a cell; picks and hovers are told by position.
+// A map with its own canvas. `draw` shows data, `select` outlines a cell; the callbacks get positions.
 export class ScoreMap {
   constructor({ label, onpick, onhover }) {
     this.canvas = h("canvas", { role: "img", "aria-label": label, tabindex: "0" });

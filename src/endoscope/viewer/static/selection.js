@@ -1,4 +1,4 @@
-// The one selection of all screens, as it stands in the address.
+// The selection shared by all screens, stored in the address.
 
 import { address } from "./api.js";
 
@@ -24,17 +24,17 @@ const order = (epoch) => (epoch === "eval" ? Infinity : Number(epoch));
 
 const named = (epoch) => (epoch === "eval" ? "the evaluation" : `epoch ${epoch}`);
 
-// What the selection asks for and is not there: what was asked, in which parameter, and what is shown instead.
+// Selected things that do not exist: the parameter, and a text that says what is shown instead.
 function absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) {
   const these = chosen.length > 1 ? "these runs" : "this run";
   const found = [];
   if (unknown.length) {
     const names = chosen.map((run) => run.name).join(", ");
-    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "are" : "is"} not here; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
+    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "were" : "was"} not found; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
   }
   if (selection.on !== null && !chosen.some((run) => run.id === selection.on) && !unknown.includes(selection.on))
-    found.push({ parameter: "on", text: `Run ${selection.on}, of which a datapoint was asked for, is not among the runs shown.` });
-  const evaluated = chosen.length > 0 && chosen.every((run) => run.kind === "evaluation"); // it has one epoch, whichever is asked for
+    found.push({ parameter: "on", text: `Run ${selection.on}, named for the datapoint, is not among the runs shown.` });
+  const evaluated = chosen.length > 0 && chosen.every((run) => run.kind === "evaluation"); // it has one epoch, whatever the query
   const beside = selection.epoch === "eval" && chosen.some((run) => run.epochs.some((e) => e.epoch === "eval"));
   if (selection.epoch !== null && !asked && epochs.length && !evaluated && !beside) {
     const text = named(selection.epoch);
@@ -45,22 +45,22 @@ function absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) 
   return found;
 }
 
-// The selection with what is shown in place of what is absent.
+// The selection with absent things replaced by what is shown.
 export function settled(selection, current) {
   const shown = { run: current.ids, on: null, epoch: current.epoch, metric: current.metric };
   const changes = Object.fromEntries(current.absent.map(({ parameter }) => [parameter, shown[parameter]]));
   return { ...selection, ...changes };
 }
 
-// The epoch where none is asked for: the last of which all runs have scores, or else any has. A run without any is left
-// out, and so is an evaluation, which has its own in every epoch.
+// The default epoch: the last one for which all runs have scores, or else any run. Runs without scores do not count, nor
+// do evaluations, which have one epoch of their own.
 function latest(runs, epochs) {
   const having = runs.filter((run) => run.epochs.some((e) => e.scores && e.epoch !== "eval")).length;
   const scored = epochs.filter((e) => e.scores);
   return scored.filter((e) => e.runs === having).at(-1) || scored.at(-1) || epochs.at(-1) || null;
 }
 
-// Of each run the newest scores, later than those that are shown, that are there and cannot be read.
+// For each run, score files that are newer than the scores shown but cannot be read.
 function unreadable(runs, epoch) {
   return runs.flatMap((run) => {
     const late = run.epochs.filter((e) => e.epoch !== "eval" && e.epoch > order(epoch) && e.version !== null && !e.scores).map((e) => e.epoch);
@@ -70,7 +70,7 @@ function unreadable(runs, epoch) {
   });
 }
 
-// What the selection means, given the runs there are: runs, epochs, the epoch and the metric in force.
+// Resolves the selection against the existing runs: the runs shown, their epochs, and the current epoch and metric.
 export function resolve(selection, runs) {
   const known = new Map(runs.map((run) => [run.id, run]));
   let chosen = [...new Set(selection.run)].map((id) => known.get(id)).filter(Boolean);
@@ -85,11 +85,11 @@ export function resolve(selection, runs) {
       const key = String(e.epoch);
       const one = scored.get(key) || { epoch: key, scores: false, outputs: false, debugger: false, runs: 0 };
       for (const flag of ["scores", "outputs", "debugger"]) one[flag] = one[flag] || e[flag];
-      if (e.scores) one.runs += 1; // in which it has scores
+      if (e.scores) one.runs += 1; // runs with scores in this epoch
       scored.set(key, one);
     }
   }
-  if (scored.size > 1) scored.delete("eval"); // beside a training its epochs are meant; an evaluation has only one
+  if (scored.size > 1) scored.delete("eval"); // beside a training, the slider shows the training's epochs
   const epochs = [...scored.values()].sort((a, b) => order(a.epoch) - order(b.epoch));
   const newest = latest(chosen, epochs);
   const asked = (selection.epoch !== null && scored.get(selection.epoch)) || null;

@@ -1,11 +1,11 @@
 // Sets the theme before the first paint. Runs as a plain script, so that nothing flashes.
 (function () {
-  let kept = null;
+  let stored = null;
   try {
-    kept = localStorage.getItem("endoscope-theme");
+    stored = localStorage.getItem("endoscope-theme");
   } catch (error) {
-    kept = null; // storage may be forbidden; the system's choice holds then
+    stored = null; // storage may be forbidden; then use the system's theme
   }
-  const dark = kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 })();

@@ -1,4 +1,4 @@
-// Turns: whether an answer comes too late, because the same thing was asked for again meanwhile.
+// Turns: whether an answer is late, because a newer request was made meanwhile.
 
 // const turn = turns(); then in each update: const late = turn(); await ...; if (late()) return;
 export function turns() {

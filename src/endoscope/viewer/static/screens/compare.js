@@ -1,4 +1,4 @@
-// Side by side: a failure against the nearest success, one datapoint in two epochs, or in two runs.
+// Side by side: a failure and the nearest success, or one datapoint in two epochs or two runs.
 
 import { get } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
@@ -11,18 +11,18 @@ const MODES = { success: "Failure and success", epochs: "Two epochs", runs: "Two
 
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
 
-// How far the sides of a layer are apart, in words; `drawn` is their difference, where there is one.
+// The distance between the sides of a layer, as text; `drawn` is the drawn difference, if any.
 function apart(one, drawn) {
   const { distance, left, right } = one;
   if (!left || !right) return null;
   if (!distance) return h("p.faint", {}, left.renderer === right.renderer && JSON.stringify(left.body) === JSON.stringify(right.body) ? "the same" : drawn || left.renderer === "table" ? null : "not comparable");
   const share = number(distance.differing);
-  if (share !== null) return h("div.stats", { title: distance.over || null }, h("span", {}, "places that differ ", h("b", {}, `${show(share * 100)} %`)));
+  if (share !== null) return h("div.stats", { title: distance.over || null }, h("span", {}, "differing places ", h("b", {}, `${show(share * 100)} %`)));
   return h("div.stats", { title: distance.over || null }, h("span", {}, "relative distance ", h("b", {}, show(distance.relative_l2))),
     number(distance.cosine) === null ? null : h("span", {}, "cosine ", h("b", {}, show(distance.cosine))));
 }
 
-// What layers are ordered by: the share of places that differ, or the relative distance.
+// The number that layers are ordered by: the share of differing places, or the relative distance.
 const amount = (distance) => (distance ? number(distance.differing) ?? number(distance.relative_l2) ?? 0 : 0);
 
 function sideCard(app, side, mode) {
@@ -38,7 +38,7 @@ function sideCard(app, side, mode) {
     h("p.sub", {}, [side.label === null || side.label === undefined ? null : `label ${side.label}`, predicted, mode === "success" ? null : `datapoint ${side.dp}`, mode === "epochs" ? null : epochText(side.epoch)].filter(Boolean).join(" · ")),
     h("div.stats", {}, (side.scores || []).map((s) => h("span", {}, `${s.label} `, h("b", {}, show(s.value, 4))))),
     h("div.inputs", {}, side.inputs.map((item) => atHead(side, item, "input")), side.labels.map((item) => atHead(side, item, "label"))),
-    side.inputs.length ? null : h("p.faint", {}, side.inputs_problem || "no inputs were kept"),
+    side.inputs.length ? null : h("p.faint", {}, side.inputs_problem || "no inputs were saved"),
     side.labels_problem ? h("p.faint", {}, side.labels_problem) : null,
     side.inputs_of > side.inputs.length ? h("p.note", {}, `${side.inputs.length} of ${side.inputs_of} inputs`) : null);
 }
@@ -53,7 +53,7 @@ function layer(one, largest) {
   const sheet = [one.left, one.right].some((item) => item && ["channels", "attention", "line"].includes(item.renderer));
   const side = window.innerWidth > 1900 ? (sheet ? 480 : 320) : 240;
   const span = lineSpan(one.left, one.right);
-  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), below(item, "same range on both sides")] : h("p.soft", {}, one.unread.includes(name) ? `cannot be read on the ${name}` : `not captured on the ${name}`));
+  const cell = (item, name) => h("div.item", {}, item ? [drawBody(item, { small: true, side, span }), below(item, "same range on both sides")] : h("p.soft", {}, one.unread.includes(name) ? `unreadable on the ${name}` : `not captured on the ${name}`));
   const like = one.left || one.right;
   const difference = one.src && like ? drawDifference(like, one, { side }) : drawLineDifference(one.left, one.right, { side }) || drawScalarDifference(one.left, one.right) || drawTableDifference(one.left, right);
   return h("article.layer", { data: { layer: one.id } },
@@ -63,13 +63,13 @@ function layer(one, largest) {
     h("div.item", {}, difference || h("span.faint", {}, one.left && one.right ? "–" : "")));
 }
 
-// What is missing; the messages of a damaged page's many values are much the same.
+// What is missing or damaged. The messages for the values of one damaged page are alike, so three are enough.
 function problems(texts) {
   const first = texts.slice(0, 3);
   return texts.length ? h("ul.soft", {}, first.map((text) => h("li", {}, text)), texts.length > first.length ? h("li", {}, `and ${texts.length - first.length} more like these`) : null) : null;
 }
 
-// In how many of the chosen runs the datapoint fails, as the map counts it.
+// In how many of the selected runs the datapoint fails.
 async function common(app, dp) {
   const { data } = await app.shown();
   const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
@@ -87,7 +87,7 @@ export function mount(root, app) {
   root.append(h("section.panel", {}, h("div.head", {}, h("h1", {}, "Side by side"), h("div.tabs", { role: "group", "aria-label": "what to compare" }, Object.values(buttons)), tabs.element, h("div.push", {}, otherControl)), notice, body));
   const turn = turns();
 
-  // A control with the others there are, and the one that is compared with: as asked for, if it is there.
+  // Fills the control with the others that exist; returns the one to compare with: the selected one if it exists.
   function choose(label, others, fallback) {
     const asked = app.selection.other;
     const chosen = others.find((one) => one.id === asked) || fallback || others[0] || null;
@@ -95,8 +95,8 @@ export function mount(root, app) {
     replace(otherOne, others.map((one) => h("option", { value: one.id }, one.name)));
     otherOne.value = chosen ? chosen.id : "";
     replace(otherControl, "with ", otherOne);
-    notice.hidden = asked === null || !chosen || chosen.id === asked || asked === app.current.epoch; // it moved onto the other one
-    notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${asked} is not there to compare with; ${chosen.name} is shown.`;
+    notice.hidden = asked === null || !chosen || chosen.id === asked || asked === app.current.epoch; // the user moved to the other epoch
+    notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${asked} is not available; ${chosen.name} is shown.`;
     return chosen ? chosen.id : null;
   }
 
@@ -129,21 +129,21 @@ export function mount(root, app) {
           wanted = null;
         } else replace(otherControl);
         if (dp === null) return void replace(body, kind("Nothing to compare yet", app.nothing()));
-        if (mode === "runs" && ids.length < 2) return void replace(body, kind("One run is picked", h("p", {}, "Tick a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
-        if (mode === "epochs" && run.kind === "evaluation") return void replace(body, kind("An evaluation has one epoch", "There is no second one to compare with."));
-        if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no second one to compare with yet."));
+        if (mode === "runs" && ids.length < 2) return void replace(body, kind("Only one run is selected", h("p", {}, "Select a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
+        if (mode === "epochs" && run.kind === "evaluation") return void replace(body, kind("An evaluation has one epoch", "There is no other epoch to compare with."));
+        if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no other epoch to compare with yet."));
         const answer = await get("/api/compare", { mode, run: asked, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
         const often = ids.length > 1 ? await common(app, dp) : null;
         if (late()) return;
         const distances = answer.layers.map((l) => amount(l.distance)).filter(Number.isFinite);
         const largest = Math.max(0, ...distances);
-        const about = h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Difference")), h("p.sub", {}, "Left less right. Layers that differ most come first."),
+        const about = h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Difference")), h("p.sub", {}, "Left minus right. The layers that differ most come first."),
           answer.note ? h("p.note", {}, answer.note) : null, often ? h("p.note", {}, often) : null);
         replace(body,
           h("div.layer", { style: { border: "0" } }, h("div", {}), sideCard(app, answer.left, mode),
-            answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing beside it")), h("p.soft", {}, answer.problem))),
+            answer.right ? [sideCard(app, answer.right, mode), about] : h("div.sidecard", {}, h("div.head", {}, h("h2", {}, "Nothing to compare with")), h("p.soft", {}, answer.problem))),
           problems(answer.problems),
-          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problems.length || !answer.right ? null : kind("Nothing was captured", "Neither side has outputs or debug outputs in this epoch."));
+          answer.layers.length ? answer.layers.map((one) => layer(one, largest)) : answer.problems.length || !answer.right ? null : kind("Nothing captured", "Neither side has outputs or debug outputs in this epoch."));
       } catch (error) {
         if (!late()) replace(body, failure(error));
       }

@@ -1,4 +1,4 @@
-// Curves: scores and losses over the epochs of all picked runs; a click sets the epoch everywhere.
+// Curves: scores and losses over the epochs of all selected runs; a click sets the epoch everywhere.
 
 import { get } from "../api.js";
 import { lineChart, runColour, runDash } from "../charts.js";
@@ -35,7 +35,7 @@ function chart(app, group, log) {
   const last = group.lines.map((line) => `${line.name} ${show(line.y.at(-1), 4)}`).join(", ");
   const values = now === null ? [] : group.lines.filter((line) => line.x.includes(now)).map((line) => show(line.y[line.x.indexOf(now)], 4));
   return h("section.panel", { data: { series: title } },
-    h("div.chart-head", {}, h("h2", {}, title), h("span.faint", {}, group.kind === "loss" ? "mean of each epoch's batches" : better(group.direction)),
+    h("div.chart-head", {}, h("h2", {}, title), h("span.faint", {}, group.kind === "loss" ? "mean over each epoch's batches" : better(group.direction)),
       h("span.mono", { style: { "margin-left": "auto" } }, values.length ? `epoch ${now}: ${values.join(", ")}` : "")),
     group.lines.length
       ? lineChart({ label: `${title} over epochs: ${last}`, series: group.lines, height: window.innerWidth > 1900 ? 320 : 240, now, log: log && group.lines.some((l) => l.y.some((y) => number(y) > 0)), onpick: (epoch) => app.setEpoch(epoch) })
@@ -48,7 +48,7 @@ export function mount(root, app) {
   const log = h("button.small", { "aria-pressed": "false", onclick: () => app.go({ scale: app.selection.scale === "log" ? null : "log" }, { replace: true }) }, "Log scale");
   const legend = h("div.legend", { style: { margin: "0" } });
   const body = h("div", {}, skeleton(280, 280));
-  root.append(h("div.head", { style: { "margin-bottom": "12px" } }, title, h("span.sub", {}, "A click sets the epoch on all screens."), h("div.push", {}, legend, log)), body);
+  root.append(h("div.head", { style: { "margin-bottom": "12px" } }, title, h("span.sub", {}, "Click to set the epoch on all screens."), h("div.push", {}, legend, log)), body);
   const turn = turns();
   return {
     async update() {
@@ -67,7 +67,7 @@ export function mount(root, app) {
       const groups = grouped(answer.runs);
       const order = (group) => (group.kind === "loss" ? 1 : 0);
       groups.sort((a, b) => order(a) - order(b) || (b.lines.length > 0) - (a.lines.length > 0));
-      if (!groups.length) replace(body, kind("No epoch is finished yet", "Scores and losses appear here after the first validation. This page shows them by itself."));
+      if (!groups.length) replace(body, kind("No epoch is finished yet", "Scores and losses will appear here after the first validation."));
       else replace(body, h("div.charts", {}, groups.map((group) => chart(app, group, app.selection.scale === "log"))));
     },
   };

@@ -1,4 +1,4 @@
-// Datapoint: inputs, labels, meta_info, outputs and debug outputs of one datapoint, each value drawn by what it is.
+// Datapoint: inputs, labels, meta_info, outputs and debug outputs of one datapoint.
 
 import { getLines } from "../api.js";
 import { announce, failure, h, kind, replace, skeleton } from "../dom.js";
@@ -9,7 +9,7 @@ import { turns } from "../turns.js";
 
 const FLAGS = { outputs: "outputs", debugger: "debugger" };
 
-// Equal scores share a rank, the same as in a competition; how many they are is said.
+// Equal scores share a range of ranks: rank 3–5.
 function rank(one) {
   return `rank ${one.rank}${one.tied > 1 ? `–${one.rank + one.tied - 1}` : ""} of ${one.of}`;
 }
@@ -28,7 +28,7 @@ function sentence(answer) {
   return parts.join(", ");
 }
 
-// Epochs that have what this one lacks, as links.
+// Links to epochs that have what this one lacks.
 function elsewhere(app, run, section) {
   const flag = FLAGS[section.name];
   if (!flag) return null;
@@ -65,12 +65,12 @@ function sectionOf(app, run, section, dp) {
   return h("section.section", { data: { section: section.name }, "aria-label": section.title },
     h("div.section-head", {}, h("h2", {}, section.title)),
     section.problem ? h("p.soft", {}, section.problem) : null,
-    empty ? h("p.soft", {}, "Nothing here.") : null,
+    empty ? h("p.soft", {}, "None.") : null,
     section.problem || empty ? elsewhere(app, run, section) : null,
     h("div.items", {}, items));
 }
 
-// When what was said of it is on the screen; soon in a window that nobody sees.
+// Resolves after the next paint; after 50 ms in a hidden window, which does not paint.
 const painted = () => new Promise((done) => {
   requestAnimationFrame(() => setTimeout(done));
   setTimeout(done, 50);
@@ -108,10 +108,10 @@ export function datapointPanel(app, { alone = false } = {}) {
       }
       title.textContent = `Datapoint ${dp}`;
       replace(links,
-        alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "open alone"),
+        alone ? app.link({ screen: "map", dp }, "score map") : app.link({ screen: "datapoint", dp }, "full page"),
         app.link({ screen: "time", dp }, "through time"), app.link({ screen: "compare", dp, mode: "success", other: null }, "nearest success"));
       const { first, whole } = getLines("/api/datapoint", { run: run.id, epoch, dp, percentile: app.selection.percentile });
-      const head = await first; // what is said of it, before its values are read
+      const head = await first; // label, prediction and scores arrive before the values
       if (late()) return;
       const one = head.scores.find((score) => score.name === metric);
       pill.className = one && one.fails ? "pill bad" : "pill";
@@ -120,7 +120,7 @@ export function datapointPanel(app, { alone = false } = {}) {
       sub.textContent = [sentence(head), epochText(head.epoch ?? epoch), run.epochs.length ? "" : "no epoch yet"].filter(Boolean).join(" · ");
       replace(numbers, scores(head));
       element.dataset.header = String(dp);
-      body.dataset.waiting = "true"; // the values of the one before
+      body.dataset.waiting = "true"; // still showing the previous values
       const [answer] = await Promise.all([whole, painted()]);
       if (late()) return;
       const open = [...body.querySelectorAll('.snippet:not([hidden])')].map((el) => el.closest(".item").dataset.item);

@@ -1,4 +1,4 @@
-// The tables below the score map: the worst datapoints of the chosen runs, and those that fail in several of them.
+// The tables below the score map: the worst datapoints, and those that fail in several of the selected runs.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -7,20 +7,20 @@ import { count, number, plural, show, signed } from "../format.js";
 const ROWS = 20;
 const COMMON_ROWS = 10;
 
-// How bad a score is, so that a larger one is worse. NaN is the worst.
+// The badness of a score: larger is worse, NaN is the worst.
 function badness(value, direction) {
   const x = number(value);
   if (Number.isNaN(x)) return Infinity;
   return direction === "higher" ? -x : x;
 }
 
-// The worst rows over all chosen runs, each with its run. A run without a score in this epoch is not asked for.
+// The worst rows over all selected runs, each with its run. Runs without scores in this epoch are skipped.
 export async function worstOf(app, data) {
   const { epoch, metric } = app.mapParameters();
   const having = app.current.runs.filter((_, r) => data.values[r] && data.values[r].some((value) => value !== null));
   const answers = await Promise.all(having.map((run) => get("/api/worst", { run: run.id, epoch, metric, n: ROWS })));
   const rows = answers.flatMap((answer, k) => answer.rows.map((row) => ({ ...row, run: having[k] })));
-  const places = new Map(having.map((run, k) => [run, k])); // equal ones stay in the order of the runs
+  const places = new Map(having.map((run, k) => [run, k])); // ties keep the order of the runs
   return rows.sort((a, b) => {
     const [p, q] = [badness(a.value, data.direction), badness(b.value, data.direction)];
     return p === q ? places.get(a.run) - places.get(b.run) : q - p;
@@ -43,8 +43,8 @@ export function worstTable(app, data, rows) {
   const since = several || previous === null || previous === undefined ? "change" : `since epoch ${previous}`;
   const changed = rows.some((row) => row.change !== null && row.change !== undefined);
   const labelled = rows.some((row) => row.label !== null && row.label !== undefined);
-  const told = rows.some((row) => row.prediction !== null && row.prediction !== undefined);
-  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ...(labelled ? [["label", 0]] : []), ...(told ? [["predicted", 0]] : []), [app.named(data.metric), 1], ...(changed ? [[since, 1]] : [])];
+  const predictions = rows.some((row) => row.prediction !== null && row.prediction !== undefined);
+  const heads = [["index", 1], ...(several ? [["run", 0]] : []), ...(labelled ? [["label", 0]] : []), ...(predictions ? [["predicted", 0]] : []), [app.named(data.metric), 1], ...(changed ? [[since, 1]] : [])];
   const pick = (row) => ({ dp: String(row.dp), ...(several ? { on: row.run.id } : {}) });
   return h("table", { "aria-label": "Worst datapoints" },
     h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title)))),
@@ -52,12 +52,12 @@ export function worstTable(app, data, rows) {
       h("td.num", {}, app.link(pick(row), row.dp)),
       several ? h("td", {}, row.run.name) : null,
       labelled ? h("td", {}, row.label ?? "–") : null,
-      told ? h("td", {}, predicted(row)) : null,
+      predictions ? h("td", {}, predicted(row)) : null,
       h("td.num", {}, show(row.value, 4)),
       changed ? h("td.num", {}, change(row.change)) : null))));
 }
 
-// With several runs: how many datapoints fail in how many of them, and which fail in most.
+// For several runs: how many datapoints fail in how many of them, and which fail in most.
 export function commonFailures(app, data) {
   const runs = app.current.runs;
   if (runs.length < 2 || data.runs.length !== runs.length) return null;

@@ -1,4 +1,4 @@
-// Score map beside a datapoint: a click in the map never loses the place.
+// Score map beside a datapoint.
 
 import { quiet } from "../api.js";
 import { failure, h, kind, replace, skeleton } from "../dom.js";
@@ -10,11 +10,11 @@ import { datapointPanel } from "./datapoint.js";
 
 const ORDERS = { failures: "worst first", index: "by index", change: "by change", disagreement: "by disagreement" };
 
-const AHEAD = 500000; // cells of maps that are asked for ahead
+const AHEAD = 500000; // cells of maps that are prefetched
 
-function capturedList(app, kept) {
-  const more = kept.of > kept.indices.length ? h("p.note", {}, `The first ${count(kept.indices.length)} of ${count(kept.of)}; / goes to any other one.`) : null;
-  return h("nav.tokens", { "aria-label": "Captured datapoints" }, kept.indices.map((dp) => app.link({ dp: String(dp) }, h("span", {}, dp))), more);
+function capturedList(app, captured) {
+  const more = captured.of > captured.indices.length ? h("p.note", {}, `The first ${count(captured.indices.length)} of ${count(captured.of)}; press / to go to another one.`) : null;
+  return h("nav.tokens", { "aria-label": "Captured datapoints" }, captured.indices.map((dp) => app.link({ dp: String(dp) }, h("span", {}, dp))), more);
 }
 
 export function mount(root, app) {
@@ -23,9 +23,9 @@ export function mount(root, app) {
   const order = h("select", { "aria-label": "order of the map", onchange: (event) => app.go({ order: event.target.value === "failures" ? null : event.target.value }) });
   const only = h("button", { "aria-pressed": "false", title: "failures only (f)", onclick: () => app.go({ only: app.selection.only === "failures" ? null : "failures" }) }, "Failures only");
   const percentile = h("input", {
-    type: "number", min: 0, max: 100, step: "any", "aria-label": "the worst percent that fail", style: { width: "64px" },
+    type: "number", min: 0, max: 100, step: "any", "aria-label": "percent of the datapoints that fail", style: { width: "64px" },
     onchange: (event) => {
-      if (!event.target.reportValidity()) return; // said beside the field
+      if (!event.target.reportValidity()) return; // the browser shows the reason beside the field
       event.target.value ||= "5";
       app.go({ percentile: event.target.value === "5" ? null : event.target.value });
     },
@@ -45,27 +45,27 @@ export function mount(root, app) {
   root.append(h("div.split", {}, left, panel.element));
   document.body.append(tip);
 
-  let drawn = []; // one ScoreMap a run
+  let drawn = []; // one ScoreMap per run
   let shown = null;
   let hovered = null;
-  const asked = new WeakSet(); // maps whose changes were asked for
+  const asked = new WeakSet(); // maps whose changes were requested
 
-  // How the scores changed since the epoch before is read when somebody looks closer: it takes as long as the map.
+  // Loads the change since the previous epoch on hover: it takes as long as the map.
   async function addChange(data) {
     if (data.change || data.previous_epoch === null || asked.has(data)) return;
     asked.add(data);
-    const { runs: run, epoch, metric, order, percentile } = data; // not the selection's: another map may be on its way
+    const { runs: run, epoch, metric, order, percentile } = data; // not from the selection: another map may be loading
     const found = await app.map({ run, epoch, metric, order, percentile, change: "yes" }).catch(() => null);
     if (!found) {
       asked.delete(data);
       return;
     }
-    if (found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return; // it was written again
+    if (found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return; // the scores were written again
     data.change = found.change;
     if (shown?.data === data) refreshTip();
   }
 
-  // The mouse rests while the map under it becomes another one, or more of it is known.
+  // Updates the tip when the map under a resting mouse changes.
   function refreshTip() {
     if (tip.hidden || !hovered) return;
     const [position, , from] = hovered;
@@ -87,7 +87,7 @@ export function mount(root, app) {
       const text = value === null ? "no score" : show(value, 4);
       lines.push(`${app.current.runs.length > 1 ? `${run.name}  ` : ""}${app.named(data.metric)} ${text}${data.fails[r] && data.fails[r][i] ? "  fails" : ""}`);
     });
-    if (app.current.runs.length < 2) addChange(data); // it is that of the first run
+    if (app.current.runs.length < 2) addChange(data); // the change is known for the first run only
     if (app.current.runs.length < 2 && data.change && number(data.change[i]) !== null) lines.push(`since epoch ${data.previous_epoch}  ${signed(data.change[i])}`);
     tip.textContent = lines.join("\n");
     tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8)}px`;
@@ -118,10 +118,10 @@ export function mount(root, app) {
       const scored = values.some((value) => value !== null);
       map.draw({
         values: all ? values : positions.map((i) => values[i]), fails: all ? fails : positions.map((i) => fails[i]), range: data.range, direction: data.direction,
-      }, width, height, `${app.named(data.metric)} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${scored ? `${failing} fail` : "no scores"}. j and k go from one to the next.`);
+      }, width, height, `${app.named(data.metric)} of ${plural(positions.length, "datapoint")}, ${ORDERS[data.order] || data.order}; ${scored ? `${failing} fail` : "no scores"}. j and k go to the next and the previous one.`);
       Object.assign(map.canvas.dataset, { epoch: data.epoch, metric: data.metric });
-      const told = maps.querySelector(`[data-fails="${r}"]`);
-      if (told) told.textContent = scored ? plural(failing, "failure") : "no scores";
+      const heading = maps.querySelector(`[data-fails="${r}"]`);
+      if (heading) heading.textContent = scored ? plural(failing, "failure") : "no scores";
     });
     refreshTip();
   }
@@ -159,8 +159,7 @@ export function mount(root, app) {
     mark(app.selection.dp ?? shown?.indices[0]);
   }
 
-  // The maps of the other metrics and epochs, those near by first, asked for one by one when nothing else is: a change
-  // then draws at once.
+  // Prefetches the maps of other metrics and epochs, the nearest first, one at a time while no other request is pending.
   let soon = 0;
   const ahead = turns();
   function prepare() {
@@ -179,7 +178,7 @@ export function mount(root, app) {
     for (const changes of wanted.slice(0, Math.max(2, most))) {
       await quiet();
       if (late() || document.hidden) return;
-      await app.map(changes).catch(() => null); // it is asked for again, and told, when it is wanted
+      await app.map(changes).catch(() => null); // errors show when the map is needed
     }
   }
 
@@ -203,25 +202,25 @@ export function mount(root, app) {
       notice.hidden = !app.current.unreadable.length;
       notice.textContent = app.current.unreadable.join(" ");
       const late = turn();
-      if (!shown && app.current.runs.length === 1) { // about what the map will take, so that nothing below it moves
+      if (!shown && app.current.runs.length === 1) { // reserve about the height of the map, so that nothing below it moves
         const plan = layout(app.current.run.datapoints || 0, maps.clientWidth, Math.max(240, Math.min(480, left.clientHeight * 0.42)));
         maps.style.minHeight = `${Math.max(240, plan.rows * plan.size)}px`;
       }
       const detail = panel.update();
-      const unscored = (kept) => {
+      const unscored = (captured) => {
         shown = null;
         drawn = [];
         delete maps.dataset.runs;
         maps.style.minHeight = "";
         replace(problems);
-        listed.textContent = kept.of ? "Captured datapoints" : "Worst datapoints";
-        const title = kept.trouble ? kept.trouble.message : app.current.metric ? "No scores of this epoch that can be read" : "No scores yet";
-        const none = app.current.metric ? "Other epochs have some: choose one above." : app.current.live ? "The first validation has not finished. The map appears here by itself." : "This run has no scores of single datapoints. Curves and Storage show what it has.";
-        replace(maps, kind(title[0].toUpperCase() + title.slice(1), kept.of ? "Datapoints of this run were captured all the same. They are listed by their index, and j and k go from one to the next." : none));
+        listed.textContent = captured.of ? "Captured datapoints" : "Worst datapoints";
+        const title = captured.trouble ? captured.trouble.message : app.current.metric ? "This epoch has no readable scores" : "No scores yet";
+        const none = app.current.metric ? "Choose another epoch above." : app.current.live ? "The first validation has not finished. The map will appear here." : "This run has no scores per datapoint. See Curves and Storage.";
+        replace(maps, kind(title[0].toUpperCase() + title.slice(1), captured.of ? "Its captured datapoints are listed by index; j and k go to the next and the previous one." : none));
         replace(legend);
         replace(common);
-        replace(worst, kept.of ? capturedList(app, kept) : null);
-        sub.textContent = kept.of ? `${plural(kept.of, "captured datapoint")}, by index.` : "";
+        replace(worst, captured.of ? capturedList(app, captured) : null);
+        sub.textContent = captured.of ? `${plural(captured.of, "captured datapoint")}, by index.` : "";
       };
       try {
         const answer = await app.shown();
@@ -232,7 +231,7 @@ export function mount(root, app) {
           return;
         }
         listed.textContent = "Worst datapoints";
-        const same = answer === shown; // only the datapoint is another
+        const same = answer === shown; // only the datapoint has changed
         shown = answer;
         if (!same) {
           draw();

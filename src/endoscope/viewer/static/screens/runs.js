@@ -1,4 +1,4 @@
-// Runs: which there are, how they are, and which of them the other screens show.
+// Runs: the list of runs, and which of them the other screens show.
 
 import { h, replace } from "../dom.js";
 import { ago, bytes, count } from "../format.js";
@@ -31,14 +31,14 @@ function row(app, run) {
 
 function trouble(run) {
   if (!run.problems.length) return null;
-  return h("div.section", {}, h("h2", {}, `${run.name}: what could not be read`), h("p.sub", {}, "The rest of this run is shown."),
+  return h("div.section", {}, h("h2", {}, `${run.name}: problems`), h("p.sub", {}, "Everything else of this run is shown."),
     h("ul.problems", {}, run.problems.map((text) => h("li", {}, text))));
 }
 
 export function mount(root, app) {
   const panel = h("section.panel.list", {});
   root.append(panel);
-  const heads = [["", 0], ["run", 0], ["kind", 0], ["status", 0], ["epochs", 1], ["datapoints", 1], ["captured epochs", 1], ["scores of a datapoint", 0], ["size", 1], ["last write", 1]];
+  const heads = [["", 0], ["run", 0], ["kind", 0], ["status", 0], ["epochs", 1], ["datapoints", 1], ["captured epochs", 1], ["scores per datapoint", 0], ["size", 1], ["last write", 1]];
   return {
     async update() {
       const { runs, problems } = app.list;
@@ -51,12 +51,12 @@ export function mount(root, app) {
       replace(panel,
         h("div.head", {}, h("h1", {}, "Runs"), h("div.push.links", {},
           chosen > 1 ? app.link({ screen: "compare", mode: "runs", other: null }, "Side by side") : null, app.link({ screen: "curves" }, "Curves"), app.link({ screen: "map" }, "Score map"))),
-        h("p.sub", {}, `${runs.length} found, ${chosen} shown in the other screens. Tick several to compare them.`),
+        h("p.sub", {}, `${runs.length} ${runs.length === 1 ? "run" : "runs"}, ${chosen} selected for the other screens. Select several to compare them.`),
         h("div", { style: { "margin-top": "12px" } }, h("table.airy", { "aria-label": "Runs" },
           h("thead", {}, h("tr", {}, heads.map(([title, num]) => h(num ? "th.num" : "th", { scope: "col" }, title || h("span.unseen", {}, "shown"))))),
           h("tbody", {}, runs.map((run) => row(app, run))))),
         runs.map(trouble),
-        problems.length ? h("div.section", {}, h("h2", {}, "Folders that could not be read"), h("ul.problems", {}, problems.map((text) => h("li", {}, text)))) : null);
+        problems.length ? h("div.section", {}, h("h2", {}, "Problems with folders"), h("ul.problems", {}, problems.map((text) => h("li", {}, text)))) : null);
       if (focused) panel.querySelector(`tr[data-key="${CSS.escape(focused)}"] input`)?.focus();
     },
   };

@@ -1,4 +1,4 @@
-// Storage: the pages of each run, what is damaged or was dropped, and what it takes on disk.
+// Storage: the pages of each run, damaged and dropped records, and sizes on disk.
 
 import { fresh } from "../api.js";
 import { failure, h, kind, replace, skeleton, table } from "../dom.js";
@@ -14,7 +14,7 @@ function folder(one, largest, running) {
       h("span.track", { "aria-hidden": "true" }, h("span.share", { style: { width: `${(one.bytes / Math.max(1, largest)) * 100}%` } })),
       h("span.pills", {}, one.damage.length ? h("span.pill.bad", {}, `${count(one.damaged)} damaged`) : null,
       dropped ? h("span.pill.warn", {}, `${count(dropped)} dropped`) : null,
-      pages.some((page) => !page.closed) ? h("span", { class: running ? "pill" : "pill warn" }, running ? "still open" : "cut off") : null)),
+      pages.some((page) => !page.closed) ? h("span", { class: running ? "pill" : "pill warn" }, running ? "still open" : "incomplete") : null)),
     one.damaged > one.damage.length ? h("p.sub", {}, `The first ${one.damage.length} of ${count(one.damaged)}:`) : null,
     one.damage.length ? table("Damage", [
       { title: "file", cell: (d) => d.file }, { title: "record", number: true, cell: (d) => d.record ?? "–" }, { title: "reason", cell: (d) => d.reason }], one.damage) : null,
@@ -23,14 +23,14 @@ function folder(one, largest, running) {
       { title: "records", number: true, cell: (p) => count(p.records || 0) },
       { title: "datapoints", number: true, cell: (p) => count(p.datapoints || 0) },
       { title: "dropped", number: true, cell: (p) => count(p.dropped || 0) },
-      { title: "closed", cell: (p) => (p.closed ? "yes" : running ? "no, still written" : "no, cut off") },
+      { title: "closed", cell: (p) => (p.closed ? "yes" : running ? "no, still being written" : "no, incomplete") },
       { title: "size", number: true, cell: (p) => bytes(p.bytes) }], pages)));
 }
 
-// What keeping outputs and debug outputs cost: the validations with it beside those without.
+// What saving outputs and debug outputs cost: validations with and without it.
 function costText({ captured, others }) {
   const took = (one, what) => `${show(one.median_s)} s ${what} (${one.epochs > 1 ? "median of " : ""}${plural(one.epochs, "epoch")})`;
-  return `A validation took ${took(captured, "where outputs or debug outputs were kept")}${others ? `, ${took(others, "where none were")}` : ""}.`;
+  return `A validation took ${took(captured, "with saved outputs or debug outputs")}${others ? `, ${took(others, "without")}` : ""}.`;
 }
 
 function otherFiles(files) {
@@ -49,11 +49,11 @@ function runPanel(run, answer) {
   const total = (title, value, bad) => h("div", {}, h("dt", {}, title), h("dd", { class: bad ? "bad" : null }, value));
   return h("section.panel", { "aria-label": run.name }, h("h2", {}, run.name),
     h("dl.totals", {}, total("on disk", bytes(answer.bytes)), total("pages", count(all.length)), total("records", count(all.reduce((s, p) => s + (p.records || 0), 0))),
-      total("damaged, as far as seen", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
+      total("damage found so far", count(damage), damage > 0), total("dropped", count(dropped), dropped > 0)),
     answer.cost ? h("p.sub", {}, costText(answer.cost)) : null,
-    h("p.sub", {}, "Damaged: what was seen so far. Opening the pages shows their lengths, and reading a datapoint its bytes; ", h("code", {}, "endoscope pages verify"), " checks all of them."),
+    h("p.sub", {}, "Storage checks the lines and lengths of all pages, and the bytes of the datapoints that were opened; ", h("code", {}, "endoscope pages verify"), " checks everything."),
     answer.problems.length ? h("ul.problems", {}, answer.problems.map((text) => h("li", {}, text))) : null,
-    answer.folders.length ? answer.folders.map((one) => folder(one, largest, run.status === "running")) : kind(run.status === "running" ? "No pages yet" : "No pages", run.status === "running" ? "They appear here with the first validation that keeps some." : "This run kept no datapoints, outputs or debug outputs."),
+    answer.folders.length ? answer.folders.map((one) => folder(one, largest, run.status === "running")) : kind(run.status === "running" ? "No pages yet" : "No pages", run.status === "running" ? "They will appear here after the first validation that saves some." : "This run saved no datapoints, outputs or debug outputs."),
     otherFiles(answer.files));
 }
 
@@ -68,7 +68,7 @@ export function mount(root, app) {
       const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.closest("section").getAttribute("aria-label") + one.dataset.folder));
       const panels = await Promise.all(runs.map(async (run) => {
         try {
-          return runPanel(run, await fresh("/api/storage", { run: run.id })); // a datapoint may have been read meanwhile
+          return runPanel(run, await fresh("/api/storage", { run: run.id })); // reading a datapoint may have found damage
         } catch (error) {
           return h("section.panel", {}, h("h2", {}, run.name), failure(error));
         }

@@ -1,4 +1,4 @@
-// Through time: one value of one datapoint in all captured epochs, as a film strip, with the difference to the one before.
+// Through time: one value of one datapoint in all captured epochs, as a film strip, with differences between them.
 
 import { get } from "../api.js";
 import { lineChart } from "../charts.js";
@@ -8,7 +8,7 @@ import { areClasses, below, drawBody, drawDifference, drawLineDifference, isPict
 import { runTabs } from "../runtabs.js";
 import { turns } from "../turns.js";
 
-// The values that can be followed: outputs and debug outputs, from the nearest epoch that has them.
+// The values that can be shown: outputs and debug outputs, from the nearest epoch that has them.
 async function choices(app, run, dp) {
   const { epoch } = app.current;
   const captured = run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch));
@@ -18,7 +18,7 @@ async function choices(app, run, dp) {
   return answer.sections.filter((s) => s.name === "debugger" || s.name === "outputs").flatMap((s) => s.items.map((item) => ({ ...item, section: s })));
 }
 
-// What a value is in few words, where it is no picture.
+// A short text for a value that is not a picture.
 function brief(item) {
   if (!item) return "not captured";
   if (item.renderer === "problem") return "damaged";
@@ -82,13 +82,13 @@ export function mount(root, app) {
       h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0, span))),
       h("div.slider", {}, slider, h("output.mono", {}, epochText(now.epoch)), exact ? null : h("span.faint", {}, `${epochText(epoch)} was not captured`)),
       h("div.section", {}, h("div.stage", {},
-        now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch has no such value."),
-        before && before.item ? large(before.item, `epoch ${before.epoch}, before`) : h("p.soft", {}, answer.note ? "The first of the epochs shown." : now.epoch === "eval" ? "An evaluation has one epoch." : "The first captured epoch: nothing before it."),
+        now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch does not have this value."),
+        before && before.item ? large(before.item, `epoch ${before.epoch} (previous)`) : h("p.soft", {}, answer.note ? "The first epoch shown." : now.epoch === "eval" ? "An evaluation has one epoch." : "This is the first captured epoch."),
         now.difference ? h("div.item", {}, h("h2", {}, "difference"),
           now.difference.src ? drawDifference(now.item, now.difference, { side }) : before ? drawLineDifference(now.item, before.item, { side }) : null,
-          h("div.stats", {}, number(now.difference.differing) !== null ? h("span", {}, "places that differ ", h("b", {}, `${show(number(now.difference.differing) * 100)} %`))
+          h("div.stats", {}, number(now.difference.differing) !== null ? h("span", {}, "differing places ", h("b", {}, `${show(number(now.difference.differing) * 100)} %`))
             : [h("span", {}, "mean |Δ| ", h("b", {}, show(now.difference.mean_abs))), h("span", {}, "max |Δ| ", h("b", {}, show(now.difference.max_abs)))])) : null)),
-      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Its range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: wide ? 300 : 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
+      lines.some((l) => l.x.length > 1) ? h("div.section", {}, h("h2", {}, picture ? "Range over epochs" : "Over epochs"), h("div.legend", { style: { margin: "0 0 8px" } }, keys(lines)), lineChart({ label: `${answer.name} over epochs`, series: lines, height: wide ? 300 : 180, now: Number(now.epoch), onpick: (e) => app.setEpoch(e) })) : null);
     body.querySelector(".strip").scrollLeft = strip;
     if (held) body.querySelector('[aria-label="captured epoch"]').focus();
   }
@@ -103,25 +103,25 @@ export function mount(root, app) {
         notice.hidden = true;
         tabs.show(run);
         if (dp === null) {
-          replace(body, kind("Nothing to follow yet", app.nothing()));
+          replace(body, kind("Nothing to show yet", app.nothing()));
           return;
         }
-        sub.textContent = `Datapoint ${dp} of ${run.name}; differences are to the captured epoch before.`;
+        sub.textContent = `Datapoint ${dp} of ${run.name}; differences are relative to the previous captured epoch.`;
         const items = await choices(app, run, dp);
         if (late()) return;
         if (!items.length) {
           replace(item);
-          replace(body, kind("Nothing was captured", "Outputs and debug outputs of this datapoint were not kept in any epoch. A debugger in the config, and save_datapoints, keep them."));
+          replace(body, kind("Nothing captured", "No epoch has saved outputs or debug outputs of this datapoint. To save them, add a debugger to the config and set save_datapoints."));
           return;
         }
         replace(item, items.map((one) => h("option", { value: one.id }, one.debugger ? `${one.debugger} · ${one.name}` : `${one.section.name} · ${one.name}`)));
         const chosen = items.find((one) => one.id === app.selection.item) || items.find((one) => isPicture(one)) || items[0];
         item.value = chosen.id;
         notice.hidden = app.selection.item === null || chosen.id === app.selection.item;
-        notice.textContent = notice.hidden ? "" : `The value asked for was not captured of this datapoint; ${chosen.debugger ? `${chosen.debugger} · ` : ""}${chosen.name} is shown.`;
+        notice.textContent = notice.hidden ? "" : `This datapoint has no capture of the requested value; ${chosen.debugger ? `${chosen.debugger} · ` : ""}${chosen.name} is shown.`;
         const answer = await get("/api/time", { run: run.id, dp, item: chosen.id });
         if (late()) return;
-        if (!answer.epochs.length) replace(body, kind("Nothing was captured", "No epoch has this value of this datapoint."));
+        if (!answer.epochs.length) replace(body, kind("Nothing captured", "No epoch has this value for this datapoint."));
         else draw(answer);
       } catch (error) {
         if (!late()) replace(body, failure(error));
