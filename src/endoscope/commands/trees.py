@@ -65,9 +65,9 @@ def _array(facts: dict[str, Any]) -> Text:
     if facts["min"] is not None:
         for name in ("min", "mean", "max"):
             line.append(f"  {name} ", style="dim")
-            line.append(str(facts[name]) if isinstance(facts[name], int) else f"{facts[name]:.6g}")
+            line.append(f"{facts[name]:.6g}" if isinstance(facts[name], float) else str(facts[name]))
     else:
-        line.append("  no finite value" if facts["non_finite"] else "  no values", style="dim")
+        line.append("  no values", style="dim")
     if facts["non_finite"]:
         line.append(f"  {facts['non_finite']} non-finite", style="bold red")
     if facts["over"] != "values" and facts["min"] is not None:

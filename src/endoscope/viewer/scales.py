@@ -29,7 +29,7 @@ def share(items: Sequence[dict[str, Any]]) -> None:
         return
     if any(item["body"].get("legend") != colours.legend(colours.SEQUENTIAL) or item["stats"] is None for item in drawn):
         return
-    spans = [item["body"]["range"] for item in drawn if item["stats"]["min"] is not None]
+    spans = [item["body"]["range"] for item in drawn if item["stats"]["non_finite"] < item["stats"]["count"]]
     if not spans:
         return
     low, high = min(span[0] for span in spans), max(span[1] for span in spans)
