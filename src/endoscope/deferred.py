@@ -27,13 +27,13 @@ class DeferredError(EndoscopeError, RuntimeError):
 
 
 def to_host(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """Start moving small tensors to the host, in one transfer per device and dtype. The function returned waits for them.
+    """Start moving small tensors to the host, in one transfer per device and dtype; the returned function waits for it.
 
     >>> arrived = to_host([torch.ones(2), torch.tensor(3)])
     >>> arrived()
     [tensor([1., 1.]), tensor(3)]
 
-    It may be called on any thread, once. On CUDA nothing waits before that; other devices copy at once.
+    That function may be called on any thread. On CUDA nothing waits before that; other devices copy at once.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, t in enumerate(tensors):
@@ -46,7 +46,7 @@ def to_host(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
         for group, (values, event) in copies:
             if event is not None:
                 event.synchronize()
-            parts = values.split([shapes[k].numel() for k in group])
+            parts = torch.split(values, [shapes[k].numel() for k in group])
             found |= {k: part.view(shapes[k]) for k, part in zip(group, parts, strict=True)}
         return [found[k] for k in range(len(shapes))]
 

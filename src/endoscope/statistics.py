@@ -1,12 +1,12 @@
 """Tensors to numbers: mean, standard deviation, extremes, counts of NaN and infinities, norms, fractions.
 
-The one definition of each, for debuggers, reader, viewer, commands and reports. `reduce` stays on the tensor's device and
-does not wait for it; `finish` turns what it returned, once on the host, into named numbers. `summarize` is both.
+The one definition of each, for debuggers, reader, viewer, commands and reports. `reduce` stays on the tensor's device
+and does not wait for it; `finish` turns what it returned, once on the host, into named numbers. `summarize` is both.
 
-The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind. A 0-d tensor is one datapoint; a tensor
-without any datapoint gives NaN once, and counts of 0. NaN and Inf are not skipped: they show in every number they reach,
-and are counted. Complex numbers count by their magnitude, quantised ones dequantised, a DTensor by its local shard.
-Everything is accumulated in float64 (in float32 on MPS devices, which have no float64).
+The first dimension is the batch: a tensor (B, ...) gives B numbers of each kind. A 0-d tensor is one datapoint; a
+tensor without any datapoint gives NaN once, and counts of 0. NaN and Inf are not skipped: they show in every number
+they reach, and are counted. Complex numbers count by their magnitude, quantised ones dequantised, a DTensor by its
+local shard. Sums are accumulated in float64, on MPS devices in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
@@ -22,10 +21,10 @@ from torch.nn.utils.parametrize import ParametrizationList
 _WIDE = frozenset((torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64))
 _SPARSE = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 
-_CHUNK = {"cpu": 1 << 15}
-"""Values converted to float64 at a time. Torch works on up to 2**15 with the calling thread alone: a thread that reads
-statistics does not compete with the training loop for torch's thread pool."""
-_CHUNK_ON_DEVICE = 1 << 24
+_CHUNK_ON_CPU = 1 << 15
+"""Values converted to float64 at a time. Up to 2**15 torch computes on the calling thread alone, so that a thread that
+reads statistics does not compete with the training loop for torch's thread pool."""
+_CHUNK = 1 << 24
 
 Per = Literal["datapoint", "tensor"]
 
@@ -38,14 +37,15 @@ def reduce(x: Tensor, *, per: Per = "datapoint") -> Tensor:
     >>> finish(table.cpu())["mean"]             # one transfer for many tensors
     [1.0, 0.0]
 
-    Does not synchronise, except for a sparse tensor. Takes a few MB of memory, whatever the size of a strided tensor.
+    Does not synchronise, except for a sparse tensor. On a CPU a contiguous tensor of any size takes less than 1 MB.
     """
     x = _plain(x)
     if x.layout in _SPARSE and x.ndim and x.numel():
         return _reduce_sparse(x, per)
     rows = _rows(x, per)
-    chunk = _CHUNK.get(x.device.type, _CHUNK_ON_DEVICE)
-    return torch.cat([_reduce_rows(block, chunk) for block in rows.split(max(1, chunk // max(1, rows.shape[1])))])
+    chunk = _CHUNK_ON_CPU if x.is_cpu else _CHUNK
+    blocks = torch.split(rows, max(1, chunk // max(1, rows.shape[1])))
+    return torch.cat([_reduce_rows(block, chunk) for block in blocks])
 
 
 def finish(table: Tensor) -> dict[str, list[Any]]:
@@ -74,40 +74,18 @@ def summarize(x: Tensor) -> dict[str, list[Any]]:
     return {name: numbers[name] for name in ("mean", "std", "min", "max", "non_finite")}
 
 
-def overall(x: Tensor | np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The numbers of all values of a host tensor or array together, to be shown to a person.
-
-    >>> overall(torch.tensor([[1, 2], [2**62 + 1, 0]]))["max"]
-    4611686018427387905
-
-    Integers and booleans have integers as their ``min`` and ``max``. None stands for a number that does not exist: all
-    of an empty tensor, the standard deviation of a single value.
-    """
-    x = _as_tensor(x)
-    numbers: dict[str, Any] = {name: values[0] for name, values in finish(reduce(x, per="tensor")).items()}
-    if x.numel() < 2:
-        numbers["std"] = None
-    if not x.numel():
-        return {**numbers, "mean": None, "min": None, "max": None}
-    if not (x.is_floating_point() or x.is_complex() or x.is_quantized):
-        dense = x.layout is torch.strided  # the numbers of `reduce` lack the last digits of large integers
-        low, high = (x.numpy().min(), x.numpy().max()) if dense else (numbers["min"], numbers["max"])
-        numbers |= {"min": int(low), "max": int(high)}
-    return numbers
-
-
 def _reduce_rows(rows: Tensor, chunk: int) -> Tensor:
-    """Two passes: the range, which tells whether squares stay in range, then the sums."""
+    """Two passes: first the extremes, which show whether squares stay in range, then the sums."""
     count, n = rows.shape
     wide = _wide(rows)
     if not n:
         return torch.tensor([[math.nan] * 4 + [0.0] * 2], dtype=wide, device=rows.device).repeat(count, 1)
-    parts = rows.split(max(1, chunk // count), dim=1)
+    parts = torch.split(rows, max(1, chunk // count), dim=1)
     lows, highs, nans, infs = [], [], [], []
     for part in map(_real, parts):
         lows.append(part.amin(1))
         highs.append(part.amax(1))
-        marks = torch.empty_like(part)  # comparing into floats and adding those is several times faster than booleans
+        marks = torch.empty_like(part)  # adding up floats is several times faster than adding up booleans
         nans.append(torch.ne(part, part, out=marks).sum(1))
         infs.append(torch.eq(part.abs(), math.inf, out=marks).sum(1))
     low, high = torch.stack(lows).amin(0).to(wide), torch.stack(highs).amax(0).to(wide)
@@ -120,26 +98,25 @@ def _reduce_rows(rows: Tensor, chunk: int) -> Tensor:
         m = part.shape[1]
         values = _real(part).to(wide) / scale[:, None]
         mean = values.sum(1) / m
-        apart = mean - total / max(1, seen)  # pairwise, as Chan, Golub and LeVeque join two samples
+        apart = mean - total / max(1, seen)  # Chan, Golub and LeVeque: the spread of two samples together
         spread = spread + (values - mean[:, None]).square().sum(1) + apart.square() * (seen * m / (seen + m))
         total = total + mean * m
         seen += m
     mean, std = total / n * scale, (spread / (n - 1)).sqrt() * scale if n > 1 else spread * math.nan
-    equal = low == high  # of equal values neither may be off by a rounding
+    equal = low == high  # exact for equal values, without a rounding error
     mean, std = torch.where(equal, low, mean), torch.where(equal, high - low + 0 * std, std)
     return torch.stack((mean, std, low, high, nan, inf), 1)
 
 
 def _scale(largest: Tensor) -> Tensor:
-    """What values of that magnitude are divided by before they are squared: 1 unless the squares would leave the range
-    of their type."""
+    """The divisor of values before they are squared: 1 unless the squares would leave the range of their type."""
     info = torch.finfo(largest.dtype)
     extreme = ((largest > info.max**0.25) & largest.isfinite()) | ((largest < info.tiny**0.25) & (largest > 0))
     return torch.where(extreme, largest, 1.0)
 
 
 def _reduce_sparse(x: Tensor, per: Per) -> Tensor:
-    """From the stored values, all others being zeros: a sparse tensor may have the shape of one that no memory holds."""
+    """From the stored values, all others being zeros: the dense tensor may be too large for any memory."""
     coo: Tensor = x.to_sparse_coo().cpu().coalesce()  # type: ignore[no-untyped-call]
     values = _real(coo.values()).double()
     values = values.reshape(values.shape[0], math.prod(values.shape[1:]))
@@ -182,19 +159,8 @@ def l2_norm(x: Tensor) -> list[float]:
     if not rows.shape[1]:
         return [math.nan] * rows.shape[0]
     scale = _scale(rows.abs().amax(1))
-    norms: list[float] = (
-        torch.linalg.vector_norm(rows / scale[:, None], dim=1, dtype=_wide(rows)) * scale
-    ).tolist()
+    norms: list[float] = (torch.linalg.vector_norm(rows / scale[:, None], dim=1, dtype=_wide(rows)) * scale).tolist()
     return norms
-
-
-def fraction_zero(x: Tensor) -> list[float]:
-    """The share of exact zeros in each datapoint.
-
-    >>> fraction_zero(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-    [0.5, 0.0]
-    """
-    return fractions(x, zero=("eq", 0.0))["zero"]
 
 
 def fractions(x: Tensor, **conditions: tuple[Literal["eq", "gt", "le", "ge"], float]) -> dict[str, list[float]]:
@@ -249,7 +215,7 @@ def as_rows(x: Tensor) -> Tensor:
     >>> as_rows(torch.zeros(16, 64, 32, 32, dtype=torch.bfloat16)).shape
     torch.Size([16, 65536])
 
-    Several of the functions here called on the result do not convert the tensor again.
+    The functions here, called on the result, do not convert it again.
     """
     return _real(_rows(_plain(x), "datapoint"))
 
@@ -314,11 +280,3 @@ def _real(x: Tensor) -> Tensor:
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
-
-
-def _as_tensor(x: Tensor | np.ndarray[Any, Any]) -> Tensor:
-    """The same values; an array of another byte order or of long doubles, or one that is read-only, is copied."""
-    if isinstance(x, Tensor):
-        return x
-    dtype = {"g": np.dtype(np.float64), "G": np.dtype(np.complex128)}.get(x.dtype.char, x.dtype.newbyteorder("="))
-    return torch.from_numpy(np.require(x, dtype, ["C", "W"]))

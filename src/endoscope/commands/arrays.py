@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from endoscope.statistics import overall
+from endoscope.render.numbers import overall
 
 Array = np.ndarray[Any, Any]
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
-from endoscope.statistics import overall
+from endoscope.statistics import finish, reduce
 
 Array = np.ndarray[Any, Any]
 
@@ -138,9 +138,31 @@ def dot(x: Array, y: Array) -> float:
     return float(np.einsum("i,i->", x, y))
 
 
+def overall(x: torch.Tensor | Array) -> dict[str, Any]:
+    """The numbers of all values of a host tensor or array together, as they are shown.
+
+    >>> overall(torch.tensor([[1, 2], [2**62 + 1, 0]]))["max"]
+    4611686018427387905
+
+    Integers and booleans have integers as their ``min`` and ``max``. None stands for a number that does not exist: all
+    of an empty tensor, the standard deviation of a single value.
+    """
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(np.require(x, x.dtype.newbyteorder("="), ["C", "W"]))
+    numbers: dict[str, Any] = {name: values[0] for name, values in finish(reduce(x, per="tensor")).items()}
+    if x.numel() < 2:
+        numbers["std"] = None
+    if not x.numel():
+        return {**numbers, "mean": None, "min": None, "max": None}
+    if not (x.is_floating_point() or x.is_complex() or x.is_quantized):
+        values = x.numpy()  # the numbers of `reduce` lack the last digits of large integers
+        numbers |= {"min": int(values.min()), "max": int(values.max())}
+    return numbers
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The numbers of `endoscope.statistics.overall`: NaN and Inf show in those they reach, and are counted."""
+    """The numbers of `overall`: NaN and Inf show in those they reach, and are counted."""
 
     min: float | int | None
     mean: float | None

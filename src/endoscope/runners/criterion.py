@@ -142,16 +142,12 @@ class BaseCriterion(torch.nn.Module, ABC):
         return LossSummary.of([loss for loss, _ in recorded], parts)
 
     def _check(self, loss: Any, what: str) -> None:
+        who = f"{type(self).__name__}: the {what}"
         if not isinstance(loss, Tensor):
-            raise CriterionError(
-                f"{type(self).__name__}: the {what} is {type(loss).__name__}; expected a scalar tensor"
-                " (or a dict of named ones)"
-            )
+            raise CriterionError(f"{who} is {type(loss).__name__}; expected a scalar tensor (or a dict of named ones)")
         if loss.numel() != 1:
-            raise CriterionError(
-                f"{type(self).__name__}: the {what} has shape {tuple(loss.shape)}; expected a scalar: "
-                "reduce it, for instance with reduction='mean'"
-            )
+            shape = tuple(loss.shape)
+            raise CriterionError(f"{who} has shape {shape}; expected a scalar: reduce it, e.g. with reduction='mean'")
 
 
 def _as_floats(recorded: tuple[Any, dict[str, Any]]) -> tuple[float, dict[str, float]]:
@@ -172,34 +168,33 @@ class TorchCriterion(BaseCriterion):
     def __init__(self, criterion: Callable[[Any, Any], Tensor]) -> None:
         super().__init__()
         if not callable(criterion) or isinstance(criterion, type):
+            kind = type(criterion).__name__
+            shown = f"the class {criterion.__name__}" if kind == "type" else f"{kind} {str(criterion)[:40]!r}"
             raise ConfigError(
-                f"TorchCriterion: criterion is {_shown(criterion)}; expected a loss module such as "
-                "torch.nn.CrossEntropyLoss(), or a function of outputs and labels"
+                f"TorchCriterion: criterion is {shown}; expected a loss module such as torch.nn.CrossEntropyLoss(), "
+                "or a function of outputs and labels"
             )
         self.criterion = criterion
-        self._is_torchs = _is_torchs(criterion)
+        self._takes_tensors = _is_from_torch(criterion)
 
     def forward(self, outputs: Any, labels: Any) -> Tensor:
-        if self._is_torchs and isinstance(outputs, Mapping):
+        if self._takes_tensors and isinstance(outputs, Mapping):
             if "logits" not in outputs:
+                name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
                 raise CriterionError(
-                    f"{_name(self.criterion)}: the outputs have no 'logits', only {sorted(map(str, outputs))}; "
+                    f"{name}: the outputs have no 'logits', only {sorted(map(str, outputs))}; "
                     "write a criterion of your own, which gets the dict"
                 )
             outputs = outputs["logits"]
         return self.criterion(outputs, labels)
 
 
-def _is_torchs(criterion: Any) -> bool:
+def _is_from_torch(criterion: Any) -> bool:
     """Whether its code is part of torch, and so takes tensors only."""
     while isinstance(criterion, functools.partial):
         criterion = criterion.func
     function = type(criterion).forward if isinstance(criterion, torch.nn.Module) else criterion
     return str(getattr(function, "__module__", "")).split(".")[0] == "torch"
-
-
-def _name(criterion: Any) -> str:
-    return str(getattr(criterion, "__name__", type(criterion).__name__))
 
 
 def as_criterion(criterion: Any) -> BaseCriterion:
@@ -211,7 +206,3 @@ def as_criterion(criterion: Any) -> BaseCriterion:
     )
     """
     return criterion if isinstance(criterion, BaseCriterion) else TorchCriterion(criterion)
-
-
-def _shown(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"
