@@ -91,20 +91,22 @@ def _reduce_rows(rows: Tensor, chunk: int) -> Tensor:
     low, high = torch.stack(lows).amin(0).to(wide), torch.stack(highs).amax(0).to(wide)
     nan, inf = torch.stack(nans).to(wide).sum(0), torch.stack(infs).to(wide).sum(0)
 
-    scale = _scale(torch.maximum(-low, high))
+    largest = torch.maximum(-low, high)
+    scale = _scale(largest)
+    shift = torch.where(largest.isfinite(), low / scale, 0.0)  # keeps a spread that is small beside the mean
     total = spread = torch.zeros_like(low)
     seen = 0
     for part in parts:
         m = part.shape[1]
-        values = _real(part).to(wide) / scale[:, None]
+        values = _real(part).to(wide) / scale[:, None] - shift[:, None]
         mean = values.sum(1) / m
-        apart = mean - total / max(1, seen)  # Chan, Golub and LeVeque: the spread of two samples together
+        apart = mean - total / max(1, seen)
+        # Chan, Golub and LeVeque: the squared deviations of two samples together
         spread = spread + (values - mean[:, None]).square().sum(1) + apart.square() * (seen * m / (seen + m))
         total = total + mean * m
         seen += m
-    mean, std = total / n * scale, (spread / (n - 1)).sqrt() * scale if n > 1 else spread * math.nan
-    equal = low == high  # exact for equal values, without a rounding error
-    mean, std = torch.where(equal, low, mean), torch.where(equal, high - low + 0 * std, std)
+    mean = (shift + total / n) * scale
+    std = (spread / (n - 1)).sqrt() * scale if n > 1 else spread * math.nan
     return torch.stack((mean, std, low, high, nan, inf), 1)
 
 

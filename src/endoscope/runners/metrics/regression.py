@@ -21,8 +21,9 @@ class RegressionMetric(BaseMetric):
     tensor([0., 4.])
 
     Outputs (or their ``logits`` if they are a dict) and labels have the same shape (B, ...); dimensions of size 1 may
-    be missing from either. ``rmse`` is the root of the mean ``squared_error``. ``r2`` is over all values of all datapoints
-    together: 1 is perfect, 0 is no better than the mean label; it is NaN, because undefined, if all labels are equal.
+    be missing from either. ``rmse`` is the root of the mean ``squared_error``. ``r2`` is over all values of all
+    datapoints together: 1 is perfect, 0 is no better than the mean label; it is NaN, because undefined, if all labels
+    are equal.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"absolute_error": "lower", "squared_error": "lower"}
