@@ -81,15 +81,12 @@ def _reduce_rows(rows: Tensor, chunk: int) -> Tensor:
     if not n:
         return torch.tensor([[math.nan] * 4 + [0.0] * 2], dtype=wide, device=rows.device).repeat(count, 1)
     parts = torch.split(rows, max(1, chunk // count), dim=1)
-    lows, highs, nans, infs = [], [], [], []
+    low, high, nan, inf = (rows.new_full((count,), start, dtype=wide) for start in (math.inf, -math.inf, 0, 0))
     for part in map(_real, parts):
-        lows.append(part.amin(1))
-        highs.append(part.amax(1))
+        low, high = torch.minimum(low, part.amin(1)), torch.maximum(high, part.amax(1))  # NaN stays NaN
         marks = torch.empty_like(part)  # adding up floats is several times faster than adding up booleans
-        nans.append(torch.ne(part, part, out=marks).sum(1))
-        infs.append(torch.eq(part.abs(), math.inf, out=marks).sum(1))
-    low, high = torch.stack(lows).amin(0).to(wide), torch.stack(highs).amax(0).to(wide)
-    nan, inf = torch.stack(nans).to(wide).sum(0), torch.stack(infs).to(wide).sum(0)
+        nan = nan + torch.ne(part, part, out=marks).sum(1)
+        inf = inf + torch.eq(part.abs(), math.inf, out=marks).sum(1)
 
     largest = torch.maximum(-low, high)
     scale = _scale(largest)
