@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 MOST_VALUES = 256
 MOST_BYTES = 1 << 22
-"""How much may gather on a device before it is moved."""
+"""What may gather on a device before it is moved."""
 
 
 class DeferredError(EndoscopeError, RuntimeError):
@@ -42,13 +42,13 @@ def to_host(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     copies = [(group, _copy(torch.cat([tensors[k].detach().reshape(-1) for k in group]))) for group in groups.values()]
 
     def arrived() -> list[Tensor]:
-        found: dict[int, Tensor] = {}
+        host: dict[int, Tensor] = {}
         for group, (values, event) in copies:
             if event is not None:
                 event.synchronize()
             parts = torch.split(values, [shapes[k].numel() for k in group])
-            found |= {k: part.view(shapes[k]) for k, part in zip(group, parts, strict=True)}
-        return [found[k] for k in range(len(shapes))]
+            host |= {k: part.view(shapes[k]) for k, part in zip(group, parts, strict=True)}
+        return [host[k] for k in range(len(shapes))]
 
     return arrived
 

@@ -29,7 +29,6 @@ _CHUNK = 1 << 24
 Per = Literal["datapoint", "tensor"]
 
 
-# ---------------------------------------------------------------- reduce and finish
 def reduce(x: Tensor, *, per: Per = "datapoint") -> Tensor:
     """A table (B, 6) on the device of ``x`` for `finish`: one row per datapoint, or a single one for the whole tensor.
 
@@ -136,7 +135,6 @@ def _reduce_sparse(x: Tensor, per: Per) -> Tensor:
     return torch.stack((mean, (squares / (n - 1)).sqrt(), low, high, nan, inf), 1).to(x.device)
 
 
-# ---------------------------------------------------------------- other numbers of a datapoint
 def l1_norm(x: Tensor) -> list[float]:
     """The mean magnitude of each datapoint: the 1-norm over the number of values.
 
@@ -144,8 +142,7 @@ def l1_norm(x: Tensor) -> list[float]:
     [2.0]
     """
     rows = as_rows(x)
-    means: list[float] = (rows.abs().sum(1, dtype=_wide(rows)) / rows.shape[1]).tolist()
-    return means
+    return list((rows.abs().sum(1, dtype=_wide(rows)) / rows.shape[1]).tolist())
 
 
 def l2_norm(x: Tensor) -> list[float]:
@@ -158,8 +155,8 @@ def l2_norm(x: Tensor) -> list[float]:
     if not rows.shape[1]:
         return [math.nan] * rows.shape[0]
     scale = _scale(rows.abs().amax(1))
-    norms: list[float] = (torch.linalg.vector_norm(rows / scale[:, None], dim=1, dtype=_wide(rows)) * scale).tolist()
-    return norms
+    norms = torch.linalg.vector_norm(rows / scale[:, None], dim=1, dtype=_wide(rows)) * scale
+    return list(norms.tolist())
 
 
 def fractions(x: Tensor, **conditions: tuple[Literal["eq", "gt", "le", "ge"], float]) -> dict[str, list[float]]:
@@ -193,11 +190,9 @@ def first_values(x: Tensor, most: int) -> list[list[float]]:
     [[0.0, 1.0], [3.0, 4.0]]
     """
     rows = x.reshape(x.shape[0], x.numel() // x.shape[0]) if x.ndim and x.shape[0] else x.reshape(1, -1)
-    values: list[list[float]] = _real(_plain(rows[:, :most])).tolist()
-    return values
+    return list(_real(_plain(rows[:, :most])).tolist())
 
 
-# ---------------------------------------------------------------- shapes
 def datapoint_shape(x: Tensor) -> list[int]:
     """The shape of one datapoint as a batch of one.
 
@@ -248,7 +243,6 @@ def channel_dim(module: nn.Module, x: Tensor) -> int | None:
     return 2
 
 
-# ---------------------------------------------------------------- kinds of tensors
 def _plain(x: Tensor) -> Tensor:
     """Detached, no subclass, not quantised."""
     x = x.detach()

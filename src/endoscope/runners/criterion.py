@@ -102,7 +102,7 @@ class BaseCriterion(torch.nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._losses = Deferred(_as_floats)
-        self._parts: dict[str, Tensor] | None = None
+        self._parts: dict[str, Tensor] = {}  # of the last call, until they are recorded
 
     @abstractmethod
     def forward(self, outputs: Any, labels: Any) -> Tensor | dict[str, Tensor]:
@@ -110,7 +110,7 @@ class BaseCriterion(torch.nn.Module, ABC):
 
     def __call__(self, outputs: Any, labels: Any) -> Tensor:
         loss = super().__call__(outputs, labels)
-        self._parts = None
+        self._parts = {}
         if not isinstance(loss, Mapping):
             self._check(loss, "loss")
             return loss  # type: ignore[no-any-return]
@@ -124,13 +124,13 @@ class BaseCriterion(torch.nn.Module, ABC):
 
     def add_to_buffer(self, loss: Tensor) -> None:
         """Record a loss, detached, without waiting for the device."""
-        parts, self._parts = self._parts or {}, None
-        self._losses.put((loss, parts))
+        self._losses.put((loss, self._parts))
+        self._parts = {}
 
     def reset_buffer(self) -> None:
         """Forget the recorded losses."""
         self._losses.reset()
-        self._parts = None
+        self._parts = {}
 
     def summarize(self) -> LossSummary:
         """The losses recorded since the last `reset_buffer`; waits for the device."""
@@ -200,9 +200,7 @@ def _is_from_torch(criterion: Any) -> bool:
 def as_criterion(criterion: Any) -> BaseCriterion:
     """``criterion`` itself if it is a `BaseCriterion`, otherwise wrapped in a `TorchCriterion`.
 
-    >>> as_criterion(torch.nn.MSELoss())
-    TorchCriterion(
-      (criterion): MSELoss()
-    )
+    >>> as_criterion(torch.nn.MSELoss()).criterion
+    MSELoss()
     """
     return criterion if isinstance(criterion, BaseCriterion) else TorchCriterion(criterion)

@@ -69,13 +69,7 @@ class BaseMetric(ABC):
     def add_to_buffer(self, scores: Mapping[str, Tensor], idx: Tensor | Sequence[int] | int) -> None:
         """Record the scores of the datapoints ``idx`` without waiting for the device."""
         indices = _indices(idx)
-        count = len(indices)
-        if scores.keys() != {*self.DIRECTIONS, *self.EVIDENCE}:
-            self._explain_names(scores)
-        for name, score in scores.items():
-            shape = score.shape if isinstance(score, Tensor) else None
-            if not shape or shape[0] != count or (len(shape) > 1 and name in self.DIRECTIONS):
-                self._explain_shape(name, score, count)
+        self._check(scores, len(indices))
         self._buffer.put([indices, *map(scores.__getitem__, self._columns())])
 
     def reset_buffer(self) -> None:
@@ -150,22 +144,23 @@ class BaseMetric(ABC):
         """Sorted, so that every rank has the same order, however a metric builds its `DIRECTIONS`."""
         return sorted({*self.DIRECTIONS, *self.EVIDENCE})
 
-    def _explain_names(self, scores: Mapping[str, Tensor]) -> None:
-        who = type(self).__name__
-        if missing := sorted({*self._columns()} - scores.keys()):
+    def _check(self, scores: Mapping[str, Tensor], count: int) -> None:
+        who, names = type(self).__name__, {*self._columns()}
+        if missing := sorted(names - scores.keys()):
             raise MetricError(f"{who} did not return {missing[0]!r}, which its DIRECTIONS or EVIDENCE names")
-        extra = sorted(scores.keys() - {*self._columns()})[0]
-        raise MetricError(
-            f"{who} returned {extra!r}, which has no direction; name it in DIRECTIONS as 'higher' or 'lower'"
-        )
-
-    def _explain_shape(self, name: str, score: Any, count: int) -> None:
-        expected = f"({count},)" if name in self.DIRECTIONS else f"({count}, ...)"
-        found = f"has shape {tuple(score.shape)}" if isinstance(score, Tensor) else f"is {type(score).__name__}"
-        raise MetricError(
-            f"{type(self).__name__}: {name!r} {found}; expected a tensor of shape {expected}, "
-            f"one for each of the {count} datapoints"
-        )
+        if extra := sorted(scores.keys() - names):
+            raise MetricError(
+                f"{who} returned {extra[0]!r}, which has no direction; name it in DIRECTIONS as 'higher' or 'lower'"
+            )
+        for name, score in scores.items():
+            shape = tuple(score.shape) if isinstance(score, Tensor) else None
+            if not shape or shape[0] != count or (len(shape) > 1 and name in self.DIRECTIONS):
+                what = f"is {type(score).__name__}" if shape is None else f"has shape {shape}"
+                expected = f"({count},)" if name in self.DIRECTIONS else f"({count}, ...)"
+                raise MetricError(
+                    f"{who}: {name!r} {what}; expected a tensor of shape {expected}, "
+                    f"one for each of the {count} datapoints"
+                )
 
 
 def check_directions(metric: BaseMetric | type[BaseMetric]) -> None:

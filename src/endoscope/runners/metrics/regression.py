@@ -59,11 +59,8 @@ class RegressionMetric(BaseMetric):
         overall = (mean * count).sum() / count.sum()
         total = spread.sum() + (count * (mean - overall).square()).sum()
         r2 = 1 - (squared * count).sum() / total if total > 0 else torch.tensor(torch.nan)
-        return {
-            **super().aggregate(scores, evidence, sums),
-            "rmse": float(squared.mean().sqrt()),
-            "r2": float(r2),
-        }
+        rmse = squared.mean().sqrt()
+        return {**super().aggregate(scores, evidence, sums), "rmse": float(rmse), "r2": float(r2)}
 
 
 def _sizes(t: Tensor) -> list[int]:

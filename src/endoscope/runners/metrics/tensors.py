@@ -58,8 +58,6 @@ def precise(t: Tensor) -> Tensor:
 
 def _checked(value: Any, name: str, who: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise MetricError(
-            f"{who}: {name} is {type(value).__name__}; expected a tensor; "
-            "write a metric of your own for other datapoints"
-        )
+        kind = type(value).__name__
+        raise MetricError(f"{who}: {name} is {kind}; expected a tensor; write a metric of your own for other data")
     return value.detach()
