@@ -32,8 +32,6 @@ def summaries_made(value: Any, *, several: type[list[Any]] = PerDatapoint) -> An
 
 
 class _Summaries:
-    """The summaries of one value."""
-
     def __init__(self, several: type[list[Any]]) -> None:
         self._several = several
         self._rows_left = MOST_ROWS

@@ -48,8 +48,7 @@ class LossSummary:
         """The summary of these values, in their order."""
         values = list(values)
         finite = [v for v in values if math.isfinite(v)]
-        finite_mean = _mean(finite)
-        has_nan = not values or any(map(math.isnan, values))
+        finite_mean, has_nan = _mean(finite), not values or any(map(math.isnan, values))
         return cls(
             mean=finite_mean if len(finite) == len(values) else math.nan,
             finite_mean=finite_mean,
