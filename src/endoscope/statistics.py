@@ -56,9 +56,8 @@ def finish(table: Tensor) -> dict[str, list[Any]]:
     ``std`` is unbiased, NaN for a single value. Safe on any thread.
     """
     mean, std, low, high, nan, inf = table.t().tolist()
-    counts = {"nan": list(map(int, nan)), "inf": list(map(int, inf))}
-    non_finite = [a + b for a, b in zip(*counts.values(), strict=True)]
-    return {"mean": mean, "std": std, "min": low, "max": high, **counts, "non_finite": non_finite}
+    counts = {"nan": nan, "inf": inf, "non_finite": map(sum, zip(nan, inf, strict=True))}
+    return {"mean": mean, "std": std, "min": low, "max": high, **{k: [*map(int, v)] for k, v in counts.items()}}
 
 
 def summarize(x: Tensor) -> dict[str, list[Any]]:

@@ -145,8 +145,9 @@ class BaseCriterion(torch.nn.Module, ABC):
         if not isinstance(loss, Tensor):
             raise CriterionError(f"{who} is {type(loss).__name__}; expected a scalar tensor (or a dict of named ones)")
         if loss.numel() != 1:
-            shape = tuple(loss.shape)
-            raise CriterionError(f"{who} has shape {shape}; expected a scalar: reduce it, e.g. with reduction='mean'")
+            raise CriterionError(
+                f"{who} has shape {tuple(loss.shape)}; expected a scalar: reduce it (reduction='mean')"
+            )
 
 
 def _as_floats(recorded: tuple[Any, dict[str, Any]]) -> tuple[float, dict[str, float]]:

@@ -59,7 +59,7 @@ class BaseMetric(ABC):
     def __new__(cls, *_: Any, **__: Any) -> Self:
         # Not in __init__: subclasses may forget to call it.
         self = super().__new__(cls)
-        self._buffer = Deferred(_unchanged)
+        self._buffer = Deferred(list)
         return self
 
     @abstractmethod
@@ -182,7 +182,3 @@ def _indices(idx: Any) -> Tensor:
     if indices.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         raise DatapointError(f"idx holds {indices.dtype}; {expected}")
     return indices.long()
-
-
-def _unchanged(batch: list[Tensor]) -> list[Tensor]:
-    return batch

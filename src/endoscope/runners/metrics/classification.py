@@ -60,8 +60,7 @@ class ClassificationMetric(BaseMetric):
                 "logits (B, C), (B,) or (B, 1) and labels (B,); for one class per pixel use SegmentationMetric"
             )
         if logits.ndim == 1 or logits.shape[1] == 1:
-            # The logistic function is softmax over (0, logit), so two classes cover both cases.
-            yes = logits.reshape(-1, 1)
+            yes = logits.reshape(-1, 1)  # the logistic function is softmax over (0, logit)
             logits = torch.cat((torch.zeros_like(yes), yes), 1)
         labels = labels.reshape(-1)
         check_classes(labels, logits.shape[1], who)

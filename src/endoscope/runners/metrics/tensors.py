@@ -41,8 +41,7 @@ def class_labels(datapoint: Mapping[str, Any], who: str) -> Tensor:
 
 
 def check_classes(labels: Tensor, count: int, who: str, *, ignored: int | None = None, hint: str = "") -> None:
-    """Refuse a class outside 0 to ``count - 1``. On the CPU only: elsewhere it would wait for the device, which stops
-    at an index out of range."""
+    """Refuse a class outside 0 to ``count - 1``. On the CPU only: elsewhere this would wait for the device."""
     if not labels.is_cpu:
         return
     wrong = labels[(labels < 0) | (labels >= count)]
