@@ -57,19 +57,19 @@ def test_statistics_are_those_of_the_layer_output(tmp_path: Path, captured: Capt
     assert (shown["non_finite"], shown["over"]) == (0, "values")
 
 
-def test_non_finite_values_are_counted_and_left_out(tmp_path: Path, captured: Captured, run: Run) -> None:
-    captured(tmp_path, {0: torch.tensor([1.0, math.nan, math.inf, 3.0, -math.inf])})
-    shown = json.loads(run("pages", "show", tmp_path, 0, "--json").stdout)["debuggers"]["given"]
-    assert [shown[k] for k in ("min", "mean", "max")] == [1.0, 2.0, 3.0]
-    assert (shown["non_finite"], shown["over"]) == (3, "finite values")
-    text = run("pages", "show", tmp_path, 0).stdout
-    assert "min 1  mean 2  max 3  3 non-finite  (over the finite values)" in text
+def test_non_finite_values_show_in_the_numbers_and_are_counted(tmp_path: Path, captured: Captured, run: Run) -> None:
+    captured(tmp_path, {0: torch.tensor([1.0, math.inf, 3.0]), 1: torch.tensor([1.0, math.nan, math.inf])})
+    shown = [json.loads(run("pages", "show", tmp_path, k, "--json").stdout)["debuggers"]["given"] for k in (0, 1)]
+    names = ("min", "mean", "max", "nan", "inf", "non_finite")
+    assert [shown[0][k] for k in names] == [1.0, "Infinity", "Infinity", 0, 1, 1]
+    assert [shown[1][k] for k in names] == ["NaN", "NaN", "NaN", 1, 1, 2]
+    assert "min 1  mean Infinity  max Infinity  1 non-finite" in run("pages", "show", tmp_path, 0).stdout
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (torch.tensor([math.nan, math.inf]), (None, None, None, 2, "finite values")),
+        (torch.tensor([math.nan, math.inf]), ("NaN", "NaN", "NaN", 2, "values")),
         (torch.zeros(0, 3), (None, None, None, 0, "values")),
         (torch.tensor(4.5), (4.5, 4.5, 4.5, 0, "values")),
         (torch.tensor([True, False, True, True]), (0, 0.75, 1, 0, "values")),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from endoscope.config import build_from_config
+from endoscope.deferred import DeferredError
 from endoscope.errors import ConfigError
-from endoscope.runners.buffer import BufferFailed
 from endoscope.runners.criterion import BaseCriterion, CriterionError, LossSummary, TorchCriterion, as_criterion
 
 NAN, INF = math.nan, math.inf
@@ -204,10 +204,10 @@ def test_a_loss_of_one_element_is_a_scalar(returned: Any) -> None:
     assert criterion.summarize().values == [1.0]
 
 
-def test_an_error_in_the_background_is_raised_and_reset_mends() -> None:
+def test_a_recorded_value_that_is_not_a_scalar_is_an_error_until_reset() -> None:
     criterion = as_criterion(nn.L1Loss())
     criterion.add_to_buffer(torch.zeros(3))  # not what the criterion returned
-    with pytest.raises(BufferFailed, match="a value could not be brought to the host"):
+    with pytest.raises(DeferredError, match="a value could not be converted"):
         criterion.summarize()
     criterion.reset_buffer()
     criterion.add_to_buffer(torch.tensor(1.0))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
 import numpy as np
 import torch
+
+from endoscope.render.numbers import overall
 
 Array = np.ndarray[Any, Any]
 
@@ -39,42 +42,34 @@ def short(name: object) -> str:
 
 
 def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
-    """Shape, dtype, and minimum, mean, maximum of the finite values; ``over`` says which values these are.
+    """Shape, dtype and the numbers of all values; ``over`` says which values these are.
 
-    >>> describe_array(torch.tensor([1.0, 2.0, float("nan")]))["mean"]
-    1.5
+    >>> describe_array(torch.tensor([1.0, 2.0, float("nan")]))["nan"]
+    1
+
+    The numbers of a sparse tensor are over its stored values. One that is not finite is text, which JSON can hold.
     """
     if isinstance(value, np.ndarray):
         facts = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}
-        return {**facts, **_statistics(value, "values")}
+        return {**facts, **_numbers(value, "magnitudes" if value.dtype.kind == "c" else "values")}
     facts = {"type": "tensor", "dtype": short(value.dtype), "shape": list(value.shape)}
     if value.is_quantized:
-        return {**facts, **_statistics(value.dequantize().numpy(), "dequantized values")}
+        return {**facts, **_numbers(value, "dequantized values")}
+    over = "values"
     if value.layout is not torch.strided:
-        stored = value._values() if value.layout is torch.sparse_coo else value.values()
-        facts |= {"layout": short(value.layout), "stored": stored.numel()}
-        return {**facts, **_statistics(as_numpy(stored)[0], "stored values")}
-    return {**facts, **_statistics(as_numpy(value)[0], "values")}
+        facts["layout"], over = short(value.layout), "stored values"
+        value = value._values() if value.layout is torch.sparse_coo else value.values()
+        facts["stored"] = value.numel()
+    return {**facts, **_numbers(value, "magnitudes" if value.is_complex() else over)}
 
 
-def _statistics(array: Array, of: str) -> dict[str, Any]:
-    if array.dtype.kind == "c":
-        array, of = np.abs(array), "magnitudes"
-    elif array.dtype.kind == "b":
-        array = array.view(np.uint8)
-    non_finite = 0
-    if array.dtype.kind == "f":
-        finite = np.isfinite(array)
-        non_finite = array.size - int(np.count_nonzero(finite))
-        if non_finite:
-            array, of = array[finite], f"finite {of}"
-    low = mean = high = None
-    if array.size:
-        low, mean, high = array.min().item(), _mean(array), array.max().item()
-    return {"min": low, "mean": mean, "max": high, "non_finite": non_finite, "over": of}
+def _numbers(values: torch.Tensor | Array, over: str) -> dict[str, Any]:
+    numbers = overall(values)
+    ends = {name: _finite_or_text(numbers[name]) for name in ("min", "mean", "max")}
+    return {**ends, **{name: numbers[name] for name in ("nan", "inf", "non_finite")}, "over": over}
 
 
-def _mean(array: Array) -> float:
-    with np.errstate(over="ignore"):
-        mean = float(np.mean(array, dtype=np.float64))
-    return mean if np.isfinite(mean) else float(np.sum(array / array.size, dtype=np.float64))  # the sum left the range
+def _finite_or_text(number: Any) -> Any:
+    if number is None or math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -62,7 +62,7 @@ def _tensor(facts: dict[str, Any]) -> Text:
     sparse = f" {facts['layout']}, {facts['stored']} stored" if "layout" in facts else ""
     line = Text(f"{facts['type']} {facts['dtype']} {facts['shape']}{sparse}", style="green")
     if facts["min"] is None:
-        line.append("  no finite value" if facts["non_finite"] else "  no values", style="dim")
+        line.append("  no values", style="dim")
     else:
         for name in ("min", "mean", "max"):
             line.append(f"  {name} ", style="dim")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.backward_debugger import BackwardDebugger
-from endoscope.statistics import as_rows, datapoint_shape, fraction_zero, l2_norm, summarize
+from endoscope.statistics import as_rows, datapoint_shape, fractions, l2_norm, summarize
 from endoscope.values import first_tensor, per_datapoint
 
 
@@ -28,7 +28,7 @@ class GradientStatsDebugger(BackwardDebugger):
         if gradient is None:
             return {"error": "No gradient reached the output"}
         rows = as_rows(gradient)
-        numbers = {**summarize(rows), "l2_norm": l2_norm(rows), "fraction_zero": fraction_zero(rows)}
+        numbers = {**summarize(rows), "l2_norm": l2_norm(rows), **fractions(rows, fraction_zero=("eq", 0.0))}
         stats: dict[str, Any] = {name: per_datapoint(values) for name, values in numbers.items()}
         stats["shape"] = datapoint_shape(gradient)
         return {"layer_name": self.layer_name, "gradient_stats": stats}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from endoscope.render.numbers import Numbers, statistics
+from endoscope.render.numbers import Numbers, finite_range, statistics
 from endoscope.render.renderer import About, Body, Renderer
 from endoscope.render.shapes import vector
 
@@ -53,10 +53,10 @@ class HistogramRenderer(Renderer):
         return isinstance(value, Numbers) and value.size > 1
 
     def body(self, value: Any, about: About) -> Body:
-        stats = statistics(value)
-        if stats.min is None or stats.max is None:
+        stats, ends = statistics(value), finite_range(value)
+        if ends is None:
             return {"edges": [], "counts": [], "note": "no value is finite"}
-        low, high = float(stats.min), float(stats.max)
+        low, high = map(float, ends)
         half = high * 0.5 - low * 0.5  # high - low may overflow
         steps = np.linspace(0.0, 1.0, _BINS + 1) * half
         counts = np.zeros(_BINS, np.int64)

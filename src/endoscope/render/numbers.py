@@ -15,11 +15,13 @@ import numpy as np
 import torch
 import xxhash
 
+from endoscope.statistics import finish, reduce
+
 Array = np.ndarray[Any, Any]
 
 _CHUNK = 1 << 16  # small enough to stay near the processor
 STATISTICS_OF = 1 << 27
-"""Values that statistics are computed of at most; a tensor with more says so."""
+"""Statistics cover at most so many values; `Stats.over` says so."""
 _DENSE = 1 << 26  # elements of a sparse tensor that is made dense
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDER |= {getattr(torch, name): torch.float32 for name in dir(torch) if name.startswith("float8_")}
@@ -48,7 +50,7 @@ class Numbers:
 
     def __init__(self, value: torch.Tensor | Array) -> None:
         self.dtype = str(value.dtype).removeprefix("torch.")
-        self._stats: list[Stats] = []  # shared by all shapes of the same values
+        self._known: dict[str, Any] = {}  # statistics, shared by all shapes of the same values
         self.notes: list[str] = []
         """How the values differ from the stored ones."""
         if isinstance(value, torch.Tensor):
@@ -89,7 +91,7 @@ class Numbers:
     def reshaped(self, *shape: int) -> Numbers:
         """The same values in another shape."""
         other = object.__new__(Numbers)
-        other.dtype, other.notes, other._stats = self.dtype, self.notes, self._stats
+        other.dtype, other.notes, other._known = self.dtype, self.notes, self._known
         other._data = self._data.reshape(shape)
         other.shape = tuple(int(n) for n in other._data.shape)
         return other
@@ -129,68 +131,72 @@ def dot(x: Array, y: Array) -> float:
     return float(np.einsum("i,i->", x, y))
 
 
+def overall(x: torch.Tensor | Array) -> dict[str, Any]:
+    """The numbers of all values of a host tensor or array together, as they are shown.
+
+    >>> overall(torch.tensor([[1, 2], [2**62 + 1, 0]]))["max"]
+    4611686018427387905
+
+    Integers and booleans have integers as their ``min`` and ``max``. None stands for a number that does not exist: all
+    of an empty tensor, the standard deviation of a single value.
+    """
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(np.require(x, x.dtype.newbyteorder("="), ["C", "W"]))
+    numbers: dict[str, Any] = {name: values[0] for name, values in finish(reduce(x, per="tensor")).items()}
+    if x.numel() < 2:
+        numbers["std"] = None
+    if not x.numel():
+        return {**numbers, "mean": None, "min": None, "max": None}
+    if not (x.is_floating_point() or x.is_complex() or x.is_quantized):
+        values = x.numpy()  # the numbers of `reduce` lack the last digits of large integers
+        numbers |= {"min": int(values.min()), "max": int(values.max())}
+    return numbers
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Over the finite values; None where there is none."""
+    """The numbers of `overall`: NaN and Inf show in those they reach, and are counted."""
 
     min: float | int | None
     mean: float | None
     max: float | int | None
     std: float | None
-    """Divided by their number less one, as torch's and the ready-made debuggers' is; None of a single value."""
     nan: int
     inf: int
+    non_finite: int
     count: int
     over: str
     """What min, mean, max and std are of."""
 
 
 def statistics(x: Numbers) -> Stats:
-    """Min, mean, max, std, and what is not finite; in one pass, in double precision, and once for the same values.
+    """Min, mean, max, standard deviation and the counts of what is not finite; computed once for the same values.
 
-    >>> statistics(Numbers(torch.tensor([1.0, 3.0, float("nan")]))).mean
-    2.0
+    >>> statistics(Numbers(torch.tensor([1.0, 3.0, float("nan")]))).nan
+    1
     """
-    if not x._stats:
-        x._stats.append(_computed(x))
-    return x._stats[0]
+    if "statistics" not in x._known:
+        values = "all values" if x.size <= STATISTICS_OF else f"the first {STATISTICS_OF:,} of {x.size:,} values"
+        numbers = overall(x.reshaped(-1)._data[:STATISTICS_OF])
+        x._known["statistics"] = Stats(**numbers, count=x.size, over=", ".join([values, *x.notes]))
+    return x._known["statistics"]  # type: ignore[no-any-return]
 
 
-def _computed(x: Numbers) -> Stats:
-    low: Any = None
-    high: Any = None
-    n, nan, inf, mean, spread, scale = 0, 0, 0, 0.0, 0.0, 1.0
-    for chunk in x.chunks(STATISTICS_OF):
-        if chunk.dtype.kind == "f":
-            smallest, largest = chunk.min(), chunk.max()
-            if not (np.isfinite(smallest) and np.isfinite(largest)):
-                finite = np.isfinite(chunk)
-                missing = int(np.isnan(chunk).sum())
-                nan, inf = nan + missing, inf + chunk.size - int(finite.sum()) - missing
-                chunk = chunk[finite]
-        if not chunk.size:
-            continue
-        smallest, largest = chunk.min().item(), chunk.max().item()
-        low = smallest if low is None else min(low, smallest)
-        high = largest if high is None else max(high, largest)
-        values = chunk.astype(np.float64)
-        reach = max(abs(float(smallest)), abs(float(largest)))
-        if reach > scale * 1e100:  # squares would leave the range of doubles
-            mean, spread, scale = mean * (scale / reach), spread * (scale / reach) ** 2, reach
-        if scale != 1.0:
-            values /= scale
-        part = float(values.mean())
-        values -= part
-        m = values.size
-        apart = part - mean
-        spread += dot(values, values) + apart * apart * n * m / (n + m)
-        mean += apart * m / (n + m)
-        n += m
-    parts = ["finite values" if nan or inf else "all values"]
-    if x.size > STATISTICS_OF:
-        parts = [f"the first {STATISTICS_OF:,} of {x.size:,} values" + (", finite ones" if nan or inf else "")]
-    over = ", ".join(parts + x.notes)
-    if not n:
-        return Stats(None, None, None, None, nan, inf, x.size, over)
-    std = math.sqrt(spread / (n - 1)) * scale if n > 1 else None
-    return Stats(low, mean * scale, high, std, nan, inf, x.size, over)
+def finite_range(x: Numbers) -> tuple[float | int, float | int] | None:
+    """The smallest and the largest finite value, which colours and axes span; None without a finite value.
+
+    >>> finite_range(Numbers(torch.tensor([1.0, 3.0, float("inf")])))
+    (1.0, 3.0)
+    """
+    if "finite range" not in x._known:
+        x._known["finite range"] = _finite_range(x)
+    return x._known["finite range"]  # type: ignore[no-any-return]
+
+
+def _finite_range(x: Numbers) -> tuple[float | int, float | int] | None:
+    found = statistics(x)
+    if not found.non_finite:
+        return None if found.min is None or found.max is None else (found.min, found.max)
+    chunks = (chunk[np.isfinite(chunk)] for chunk in x.chunks(STATISTICS_OF))
+    ends = [(chunk.min().item(), chunk.max().item()) for chunk in chunks if chunk.size]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None

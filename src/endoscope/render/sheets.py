@@ -9,7 +9,7 @@ import numpy as np
 
 from endoscope.render import colours, pictures
 from endoscope.render.colours import Table
-from endoscope.render.numbers import Array, Numbers, statistics
+from endoscope.render.numbers import Array, Numbers, finite_range, statistics
 from endoscope.render.pictures import Picture, Range
 from endoscope.render.renderer import Body, View
 from endoscope.render.shapes import Maps
@@ -24,9 +24,8 @@ _SHEET = 1100  # pixels of a sheet's width
 
 def span_of(x: Numbers) -> tuple[Range, bool]:
     """The range of the finite values, and whether there are non-finite ones."""
-    stats = statistics(x)
-    low, high = (0.0, 0.0) if stats.min is None or stats.max is None else (float(stats.min), float(stats.max))
-    return (low, high), bool(stats.nan or stats.inf)
+    low, high = finite_range(x) or (0.0, 0.0)
+    return (float(low), float(high)), statistics(x).non_finite > 0
 
 
 def scale_of(span: Range, non_finite: bool, table: Table) -> dict[str, Any]:

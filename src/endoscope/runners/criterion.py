@@ -1,4 +1,4 @@
-"""BaseCriterion: the loss to train on, and a record of its values that the loop never waits for."""
+"""BaseCriterion: the loss to train on, and a record of its values that does not block the loop."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from endoscope.deferred import Deferred
 from endoscope.errors import ConfigError, EndoscopeError
-from endoscope.runners.buffer import AsyncBuffer
 
 
 class CriterionError(EndoscopeError, ValueError):
-    """A criterion, or the step of a trainer, gave something that is no loss, or was given what it cannot work with."""
+    """A criterion or a training step returned something that is not a loss, or got inputs it cannot work with."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossSummary:
-    """What the losses of an epoch were.
+    """The losses of an epoch.
 
     >>> LossSummary.of([3.0, 1.0]).mean
     2.0
 
-    Nothing is averaged away: ``mean`` is NaN when a value is not finite, and ``non_finite`` says how many are not;
-    ``finite_mean`` is over the others. ``min`` and ``max`` are NaN when a value is NaN. Without values all are NaN.
+    ``mean`` is NaN when a value is not finite; ``non_finite`` counts such values, ``finite_mean`` is over the others.
+    ``min`` and ``max`` are NaN when a value is NaN. Without values all numbers are NaN.
     """
 
     mean: float
@@ -41,15 +41,14 @@ class LossSummary:
     non_finite: int
     values: list[float]
     parts: dict[str, LossSummary] = field(default_factory=dict)
-    """The same for each named part of the loss; a part counts the steps that had it."""
+    """The same for each named part of the loss, over the steps that had this part."""
 
     @classmethod
     def of(cls, values: Sequence[float], parts: Mapping[str, Sequence[float]] | None = None) -> LossSummary:
-        """The summary of these values, in the order in which they came."""
+        """The summary of these values, in their order."""
         values = list(values)
         finite = [v for v in values if math.isfinite(v)]
-        finite_mean = _mean(finite)
-        has_nan = not values or any(map(math.isnan, values))
+        finite_mean, has_nan = _mean(finite), not values or any(map(math.isnan, values))
         return cls(
             mean=finite_mean if len(finite) == len(values) else math.nan,
             finite_mean=finite_mean,
@@ -65,13 +64,13 @@ class LossSummary:
 
     @classmethod
     def averaged(cls, ranks: Sequence[Mapping[str, Sequence[float]]]) -> LossSummary:
-        """The mean over the ranks, step by step, from `by_name` of each; of the parts that all of them have."""
-        names = [name for name in ranks[0] if all(name in one for one in ranks)]
-        mean = {name: [sum(v) / len(v) for v in zip(*(one[name] for one in ranks), strict=False)] for name in names}
+        """The mean over the ranks for each step, from `by_name` of each rank; of the parts that all ranks have."""
+        names = [name for name in ranks[0] if all(name in rank for rank in ranks)]
+        mean = {name: [sum(v) / len(v) for v in zip(*(rank[name] for rank in ranks), strict=False)] for name in names}
         return cls.of(mean.pop("loss"), mean)
 
     def by_name(self) -> dict[str, list[float]]:
-        """The loss of each batch, and each named part of it."""
+        """The loss of each batch and each named part of it."""
         return {"loss": self.values, **{name: part.values for name, part in self.parts.items() if name != "loss"}}
 
 
@@ -92,17 +91,17 @@ class BaseCriterion(torch.nn.Module, ABC):
     ...         return (outputs - labels).abs().mean()
     >>> criterion = Distance()
     >>> loss = criterion(outputs, labels)      # a scalar tensor with a gradient
-    >>> criterion.add_to_buffer(loss)          # never waits for the device
+    >>> criterion.add_to_buffer(loss)          # does not wait for the device
     >>> criterion.summarize().mean
 
-    `forward` may return a dict of named scalars instead: calling the criterion then gives their sum, and
-    `add_to_buffer` records the parts of the last call with it.
+    `forward` may return a dict of named scalars instead: calling the criterion then returns their sum, and the next
+    `add_to_buffer` also records the parts.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._losses = AsyncBuffer(_to_host)
-        self._parts: dict[str, Tensor] | None = None
+        self._losses = Deferred(_as_floats)
+        self._parts: dict[str, Tensor] = {}  # of the last call, until they are recorded
 
     @abstractmethod
     def forward(self, outputs: Any, labels: Any) -> Tensor | dict[str, Tensor]:
@@ -110,62 +109,50 @@ class BaseCriterion(torch.nn.Module, ABC):
 
     def __call__(self, outputs: Any, labels: Any) -> Tensor:
         loss = super().__call__(outputs, labels)
-        if isinstance(loss, Mapping):
-            if not loss:
-                raise CriterionError(
-                    f"{type(self).__name__} returned an empty dict; give at least one part of the loss"
-                )
-            for name, part in loss.items():
-                self._check(part, f"part {name!r} of its loss")
-            # reshape: a part of shape (1,) would make the sum (1,)
-            self._parts = {name: part.reshape(()) for name, part in loss.items()}
-            return torch.stack(tuple(self._parts.values())).sum() if len(loss) > 1 else next(iter(self._parts.values()))
-        self._check(loss, "loss")
-        if self._parts is not None:
-            self._parts = None
-        return loss  # type: ignore[no-any-return]
+        self._parts = {}
+        if not isinstance(loss, Mapping):
+            self._check(loss, "loss")
+            return loss  # type: ignore[no-any-return]
+        if not loss:
+            raise CriterionError(f"{type(self).__name__} returned an empty dict; give at least one part of the loss")
+        for name, part in loss.items():
+            self._check(part, f"part {name!r} of its loss")
+        self._parts = {name: part.reshape(()) for name, part in loss.items()}  # (1,) would make the sum (1,)
+        parts = tuple(self._parts.values())
+        return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
     def add_to_buffer(self, loss: Tensor) -> None:
-        """Record a loss, detached, without waiting for the device. Raises what went wrong with an earlier one."""
-        if self._parts is None:
-            self._losses.put(loss)
-        else:
-            parts, self._parts = self._parts, None
-            self._losses.put((loss, parts))
+        """Record a loss, detached, without waiting for the device."""
+        self._losses.put((loss, self._parts))
+        self._parts = {}
 
     def reset_buffer(self) -> None:
-        """Forget what was recorded."""
+        """Forget the recorded losses."""
         self._losses.reset()
-        self._parts = None
+        self._parts = {}
 
     def summarize(self) -> LossSummary:
-        """What was recorded since the last `reset_buffer`; waits for it."""
-        values: list[float] = []
+        """The losses recorded since the last `reset_buffer`; waits for the device."""
+        recorded = self._losses.values()
         parts: dict[str, list[float]] = {}
-        for value, named in self._losses.values():
-            values.append(value)
+        for _, named in recorded:
             for name, part in named.items():
                 parts.setdefault(name, []).append(part)
-        return LossSummary.of(values, parts)
+        return LossSummary.of([loss for loss, _ in recorded], parts)
 
     def _check(self, loss: Any, what: str) -> None:
+        who = f"{type(self).__name__}: the {what}"
         if not isinstance(loss, Tensor):
-            raise CriterionError(
-                f"{type(self).__name__}: the {what} is {type(loss).__name__}; expected a scalar tensor"
-                " (or a dict of named ones)"
-            )
+            raise CriterionError(f"{who} is {type(loss).__name__}; expected a scalar tensor (or a dict of named ones)")
         if loss.numel() != 1:
             raise CriterionError(
-                f"{type(self).__name__}: the {what} has shape {tuple(loss.shape)}; expected a scalar: "
-                "reduce it, for instance with reduction='mean'"
+                f"{who} has shape {tuple(loss.shape)}; expected a scalar: reduce it (reduction='mean')"
             )
 
 
-def _to_host(value: Any) -> tuple[float, dict[str, float]]:
-    if isinstance(value, tuple):
-        loss, parts = value
-        return float(loss), {name: float(part) for name, part in parts.items()}
-    return float(value), {}
+def _as_floats(recorded: tuple[Any, dict[str, Any]]) -> tuple[float, dict[str, float]]:
+    loss, parts = recorded
+    return float(loss), {name: float(part) for name, part in parts.items()}
 
 
 class TorchCriterion(BaseCriterion):
@@ -174,53 +161,46 @@ class TorchCriterion(BaseCriterion):
     >>> criterion = TorchCriterion(torch.nn.CrossEntropyLoss())
     >>> config = {"class": TorchCriterion, "args": {"criterion": {"class": torch.nn.CrossEntropyLoss, "args": {}}}}
 
-    Where the outputs are a dict, as models of Hugging Face give them, a loss of torch gets their ``logits``. One of
-    your own gets the outputs as they are.
+    Where the outputs are a dict, as Hugging Face models return them, a loss of torch gets their ``logits``. A loss of
+    your own gets the outputs unchanged.
     """
 
     def __init__(self, criterion: Callable[[Any, Any], Tensor]) -> None:
         super().__init__()
         if not callable(criterion) or isinstance(criterion, type):
+            kind = type(criterion).__name__
+            shown = f"the class {criterion.__name__}" if kind == "type" else f"{kind} {str(criterion)[:40]!r}"
             raise ConfigError(
-                f"TorchCriterion: criterion is {_shown(criterion)}; expected a loss module such as "
-                "torch.nn.CrossEntropyLoss(), or a function of outputs and labels"
+                f"TorchCriterion: criterion is {shown}; expected a loss module such as torch.nn.CrossEntropyLoss(), "
+                "or a function of outputs and labels"
             )
         self.criterion = criterion
-        self._is_torchs = _is_torchs(criterion)
+        self._takes_tensors = _is_from_torch(criterion)
 
     def forward(self, outputs: Any, labels: Any) -> Tensor:
-        if self._is_torchs and isinstance(outputs, Mapping):
+        if self._takes_tensors and isinstance(outputs, Mapping):
             if "logits" not in outputs:
+                name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
                 raise CriterionError(
-                    f"{_name(self.criterion)}: the outputs have no 'logits', only {sorted(map(str, outputs))}; "
-                    "write a criterion of your own, which is given the dict"
+                    f"{name}: the outputs have no 'logits', only {sorted(map(str, outputs))}; "
+                    "write a criterion of your own, which gets the dict"
                 )
             outputs = outputs["logits"]
         return self.criterion(outputs, labels)
 
 
-def _is_torchs(criterion: Any) -> bool:
-    """Whether torch wrote it, so that it takes tensors."""
+def _is_from_torch(criterion: Any) -> bool:
+    """Whether its code is part of torch, and so takes tensors only."""
     while isinstance(criterion, functools.partial):
         criterion = criterion.func
-    wrote = type(criterion).forward if isinstance(criterion, torch.nn.Module) else criterion
-    return str(getattr(wrote, "__module__", "")).split(".")[0] == "torch"
-
-
-def _name(criterion: Any) -> str:
-    return str(getattr(criterion, "__name__", type(criterion).__name__))
+    function = type(criterion).forward if isinstance(criterion, torch.nn.Module) else criterion
+    return str(getattr(function, "__module__", "")).split(".")[0] == "torch"
 
 
 def as_criterion(criterion: Any) -> BaseCriterion:
     """``criterion`` itself if it is a `BaseCriterion`, otherwise wrapped in a `TorchCriterion`.
 
-    >>> as_criterion(torch.nn.MSELoss())
-    TorchCriterion(
-      (criterion): MSELoss()
-    )
+    >>> as_criterion(torch.nn.MSELoss()).criterion
+    MSELoss()
     """
     return criterion if isinstance(criterion, BaseCriterion) else TorchCriterion(criterion)
-
-
-def _shown(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"

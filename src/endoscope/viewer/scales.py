@@ -27,7 +27,7 @@ def share(items: Sequence[Json]) -> None:
     drawn = [item for item in items if item["renderer"] != "problem"]
     if len(drawn) < 2 or len({item["renderer"] for item in drawn}) > 1 or not all(map(_has_our_colours, drawn)):
         return
-    ranges = [item["body"]["range"] for item in drawn if item["stats"]["min"] is not None]
+    ranges = [item["body"]["range"] for item in drawn if item["stats"]["non_finite"] < item["stats"]["count"]]
     if not ranges:
         return
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)

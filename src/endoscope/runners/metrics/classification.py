@@ -1,4 +1,4 @@
-"""ClassificationMetric: one class for each datapoint."""
+"""ClassificationMetric: one class per datapoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.metrics.tensors import logits_of, precise, tensor_of
+from endoscope.runners.metrics.tensors import check_classes, class_labels, logits_of, precise
 from endoscope.runs.scores import Direction
 
 
@@ -21,9 +21,9 @@ class ClassificationMetric(BaseMetric):
     tensor([1.])
 
     Outputs are logits: (B, C) for classes, (B,) or (B, 1) for yes and no; or a dict that has them as ``logits``. Labels
-    are integers, (B,) or (B, 1). ``confidence`` is the probability that the model gives to the true class, ``loss`` the
-    cross-entropy. ``macro_f1`` is the mean F1 of the classes that occur, as labels or as predictions. A datapoint with
-    a NaN among its logits has no prediction: its scores are NaN, and so are ``accuracy`` and ``macro_f1`` over all.
+    are integers, (B,) or (B, 1). ``confidence`` is the probability of the true class, ``loss`` the cross-entropy.
+    ``macro_f1`` is the mean F1 of the classes that occur, as labels or as predictions. A datapoint with a NaN among its
+    logits has no prediction: its scores are NaN, and so are ``accuracy`` and ``macro_f1`` over all.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"accuracy": "higher", "confidence": "higher", "loss": "lower"}
@@ -31,12 +31,10 @@ class ClassificationMetric(BaseMetric):
     EVIDENCE = ("predicted_class", "true_class")
 
     def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Tensor]:
-        logits = precise(logits_of(datapoint, type(self).__name__))
-        labels = tensor_of(datapoint, "labels", type(self).__name__)
-        logits, labels = self._checked(logits, labels)
+        logits, labels = self._logits_and_labels(datapoint)
         unclear = logits.isnan().any(1)
         predicted = logits.argmax(1)
-        # Not F.cross_entropy, which takes -100 for a label to be ignored and calls its loss 0.
+        # Not F.cross_entropy, which ignores the label -100 and gives it a loss of 0.
         loss = -logits.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
         return {
             "accuracy": (predicted == labels).to(loss.dtype).masked_fill(unclear, torch.nan),
@@ -52,30 +50,20 @@ class ClassificationMetric(BaseMetric):
         f1 = _macro_f1(evidence["predicted_class"].long(), evidence["true_class"].long())
         return {**super().aggregate(scores, evidence, sums), "macro_f1": f1}
 
-    def _checked(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _logits_and_labels(self, datapoint: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Logits as (B, C) and labels as (B,)."""
-        who, found = (
-            type(self).__name__,
-            f"outputs of shape {tuple(logits.shape)}, labels of shape {tuple(labels.shape)}",
-        )
+        who = type(self).__name__
+        logits, labels = precise(logits_of(datapoint, who)), class_labels(datapoint, who)
         if logits.ndim not in (1, 2) or labels.shape not in ((len(logits),), (len(logits), 1)):
             raise MetricError(
-                f"{who}: {found}; expected logits (B, C), (B,) or (B, 1) and labels (B,); "
-                "for one class a pixel there is SegmentationMetric"
+                f"{who}: outputs of shape {tuple(logits.shape)}, labels of shape {tuple(labels.shape)}; expected "
+                "logits (B, C), (B,) or (B, 1) and labels (B,); for one class per pixel use SegmentationMetric"
             )
-        if labels.is_floating_point() or labels.is_complex():
-            raise MetricError(f"{who}: labels are {labels.dtype}; expected integers, the number of the true class")
         if logits.ndim == 1 or logits.shape[1] == 1:
-            # The logistic function is softmax over (0, logit), so two classes cover both cases.
-            yes = logits.reshape(-1, 1)
+            yes = logits.reshape(-1, 1)  # the logistic function is softmax over (0, logit)
             logits = torch.cat((torch.zeros_like(yes), yes), 1)
-        labels = labels.reshape(-1).long()
-        classes = logits.shape[1]
-        if labels.is_cpu and len(labels):  # elsewhere looking would mean waiting; there the gather stops the device
-            low, high = (int(t) for t in labels.aminmax())
-            if low < 0 or high >= classes:
-                wrong = low if low < 0 else high
-                raise MetricError(f"{who}: the labels hold class {wrong}; expected 0 to {classes - 1}")
+        labels = labels.reshape(-1)
+        check_classes(labels, logits.shape[1], who)
         return logits, labels
 
 

@@ -1,4 +1,4 @@
-"""RegressionMetric: numbers for each datapoint."""
+"""RegressionMetric: numbers as labels."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RegressionMetric(BaseMetric):
     >>> metric({"outputs": torch.tensor([1.0, 2.0]), "labels": torch.tensor([1.0, 4.0])})["squared_error"]
     tensor([0., 4.])
 
-    Outputs (or their ``logits``, where they are a dict) and labels have the same shape (B, ...); dimensions of size 1
-    may be missing from either. ``rmse`` is the root of the mean of ``squared_error``. ``r2`` is over all values of all
-    datapoints together: 1 is perfect, 0 is no better than the mean label, and it is NaN where the labels are all the
-    same, because it is not defined there.
+    Outputs (or their ``logits`` if they are a dict) and labels have the same shape (B, ...); dimensions of size 1 may
+    be missing from either. ``rmse`` is the root of the mean ``squared_error``. ``r2`` is over all values of all
+    datapoints together: 1 is perfect, 0 is no better than the mean label; it is NaN, because undefined, if all labels
+    are equal.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"absolute_error": "lower", "squared_error": "lower"}
@@ -40,8 +40,7 @@ class RegressionMetric(BaseMetric):
             )
         labels = labels.reshape(len(labels), -1)
         error = outputs.reshape(labels.shape) - labels
-        if labels.device.type != "mps":  # which has no float64
-            labels = labels.double()
+        labels = labels if labels.device.type == "mps" else labels.double()  # MPS has no float64
         mean = labels.mean(1)
         return {
             "absolute_error": error.abs().mean(1),
@@ -59,11 +58,8 @@ class RegressionMetric(BaseMetric):
         overall = (mean * count).sum() / count.sum()
         total = spread.sum() + (count * (mean - overall).square()).sum()
         r2 = 1 - (squared * count).sum() / total if total > 0 else torch.tensor(torch.nan)
-        return {
-            **super().aggregate(scores, evidence, sums),
-            "rmse": float(squared.mean().sqrt()),
-            "r2": float(r2),
-        }
+        rmse = squared.mean().sqrt()
+        return {**super().aggregate(scores, evidence, sums), "rmse": float(rmse), "r2": float(r2)}
 
 
 def _sizes(t: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""SegmentationMetric: one class for each pixel."""
+"""SegmentationMetric: one class per pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from endoscope.errors import ConfigError
 from endoscope.runners.metric import BaseMetric, MetricError
-from endoscope.runners.metrics.tensors import logits_of, tensor_of
+from endoscope.runners.metrics.tensors import check_classes, class_labels, logits_of
 from endoscope.runs.scores import Direction
 
 
@@ -22,11 +22,11 @@ class SegmentationMetric(BaseMetric):
     tensor([1.])
 
     Outputs are logits (B, C, ...), a dict that has them as ``logits``, or the predicted classes as integers (B, ...).
-    Labels are integers (B, ...). Pixels whose label is ``ignore_index`` count nowhere. The IoU of a class is what
-    labels and predictions share of it, over what either has; a class that neither has is left out of a mean, and its
-    own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is that of the added pixels, not the mean over datapoints. A
-    datapoint with a NaN among the logits that count, or with no pixel that counts, has NaN; the first makes the numbers
-    over all NaN as well.
+    Labels are integers (B, ...). Pixels with the label ``ignore_index`` do not count. The IoU of a class is the number
+    of pixels that labels and predictions share over the number that either has; a class that neither has does not enter
+    a mean, and its own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is computed from the added pixels, not as the
+    mean over datapoints. A datapoint with a NaN among the logits that count, or without a pixel that counts, has NaN;
+    the first makes the numbers over all NaN as well.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"mean_iou": "higher", "pixel_accuracy": "higher"}
@@ -41,37 +41,35 @@ class SegmentationMetric(BaseMetric):
         self.AGGREGATED = {f"iou/{n}": "higher" for n in range(num_classes)}
 
     def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Tensor]:
-        predicted, labels, unclear = self._pixels(datapoint)
+        predicted, labels, has_nan = self._pixels(datapoint)
         counts = labels != self.ignore_index if self.ignore_index is not None else torch.ones_like(labels).bool()
-        spare = self.num_classes  # where pixels go that do not count
+        spare = self.num_classes  # an extra class for pixels that do not count
         hits = self._by_class(labels.where(counts & (predicted == labels), spare))
         true = self._by_class(labels.where(counts, spare))
-        found = self._by_class(predicted.where(counts, spare))
-        lost = (unclear & counts).any(1)
-        iou = hits.float() / (true + found - hits)  # 0 / 0 is NaN: a class that neither has
+        claimed = self._by_class(predicted.where(counts, spare))
+        unclear = (has_nan & counts).any(1)
+        iou = hits.float() / (true + claimed - hits)  # 0 / 0 is NaN: a class that neither has
         return {
-            "mean_iou": iou.nanmean(1).masked_fill(lost, torch.nan),
-            "pixel_accuracy": (hits.sum(1).float() / true.sum(1)).masked_fill(lost, torch.nan),
-            "class_pixels": torch.stack((hits, true, found), 1).masked_fill(lost[:, None, None], -1),
+            "mean_iou": iou.nanmean(1).masked_fill(unclear, torch.nan),
+            "pixel_accuracy": (hits.sum(1).float() / true.sum(1)).masked_fill(unclear, torch.nan),
+            "class_pixels": torch.stack((hits, true, claimed), 1).masked_fill(unclear[:, None, None], -1),
         }
 
     def aggregate(
         self, scores: Mapping[str, Tensor], evidence: Mapping[str, Tensor], sums: Mapping[str, Tensor]
     ) -> dict[str, float]:
         pixels = evidence["class_pixels"].reshape(-1, 3, self.num_classes).double()
-        hits, true, found = pixels.sum(0)
-        iou = hits / (true + found - hits)
+        hits, true, claimed = pixels.sum(0)
+        iou = hits / (true + claimed - hits)
         if bool((pixels < 0).any()):
             iou = torch.full_like(iou, torch.nan)
         by_class = {name: float(value) for name, value in zip(self.AGGREGATED, iou, strict=True)}
         return {**super().aggregate(scores, evidence, sums), "mean_iou": float(iou.nanmean()), **by_class}
 
     def _pixels(self, datapoint: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Predicted and true classes, and where there is no telling, each (B, pixels)."""
+        """Predicted classes, true classes, and where a logit is NaN, each (B, pixels)."""
         who = type(self).__name__
-        outputs, labels = logits_of(datapoint, who), tensor_of(datapoint, "labels", who)
-        if labels.is_floating_point() or labels.is_complex():
-            raise MetricError(f"{who}: labels are {labels.dtype}; expected integers, the class of each pixel")
+        outputs, labels = logits_of(datapoint, who), class_labels(datapoint, who)
         is_logits = outputs.is_floating_point()
         classes = (self.num_classes,) if is_logits else ()
         expected = (*labels.shape[:1], *classes, *labels.shape[1:])
@@ -80,24 +78,13 @@ class SegmentationMetric(BaseMetric):
                 f"{who}: outputs have shape {tuple(outputs.shape)}, labels {tuple(labels.shape)}; expected logits "
                 f"(B, {self.num_classes}, ...) or classes (B, ...), and labels (B, ...)"
             )
-        predicted = (outputs.argmax(1) if is_logits else outputs).long().flatten(1)
-        labels = labels.long().flatten(1)
-        if labels.is_cpu:  # elsewhere looking would mean waiting; there the scatter below stops the device
-            self._check_range(labels)
-        unclear = outputs.isnan().any(1).flatten(1) if is_logits else torch.zeros_like(labels).bool()
-        return predicted, labels, unclear
-
-    def _check_range(self, labels: Tensor) -> None:
-        wrong = (labels < 0) | (labels >= self.num_classes)
-        if self.ignore_index is not None:
-            wrong &= labels != self.ignore_index
-        if bool(wrong.any()):
-            raise MetricError(
-                f"{type(self).__name__}: the labels hold class {int(labels[wrong][0])}; expected 0 to "
-                f"{self.num_classes - 1}; give ignore_index= for pixels that shall not count"
-            )
+        hint = "; give ignore_index= for pixels that do not count"
+        check_classes(labels, self.num_classes, who, ignored=self.ignore_index, hint=hint)
+        predicted = outputs.argmax(1) if is_logits else outputs.long()
+        has_nan = outputs.isnan().any(1) if is_logits else torch.zeros_like(labels).bool()
+        return predicted.flatten(1), labels.flatten(1), has_nan.flatten(1)
 
     def _by_class(self, classes: Tensor) -> Tensor:
-        """How many pixels of each datapoint have each class, (B, C); without waiting, which bincount would."""
+        """How many pixels of each datapoint have each class, (B, C). Does not wait for the device as bincount does."""
         counts = classes.new_zeros(len(classes), self.num_classes + 1)
         return counts.scatter_add_(1, classes, torch.ones_like(classes))[:, :-1]

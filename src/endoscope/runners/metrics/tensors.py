@@ -1,4 +1,4 @@
-"""The tensors of a datapoint that a metric works on, or an error that says what was found in their place."""
+"""The tensors of a datapoint that a metric works on, checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensor_of(datapoint: Mapping[str, Any], name: str, who: str) -> Tensor:
 
 
 def logits_of(datapoint: Mapping[str, Any], who: str) -> Tensor:
-    """The outputs, or their ``logits`` where they are a dict.
+    """The outputs, or their ``logits`` if they are a dict.
 
     >>> logits_of({"outputs": {"logits": torch.zeros(1, 2)}}, "ClassificationMetric")
     tensor([[0., 0.]])
@@ -32,15 +32,31 @@ def logits_of(datapoint: Mapping[str, Any], who: str) -> Tensor:
     return tensor_of(datapoint, "outputs", who)
 
 
+def class_labels(datapoint: Mapping[str, Any], who: str) -> Tensor:
+    """The labels, which must be integers, as int64."""
+    labels = tensor_of(datapoint, "labels", who)
+    if labels.is_floating_point() or labels.is_complex():
+        raise MetricError(f"{who}: labels are {labels.dtype}; expected integers, the numbers of the classes")
+    return labels.long()
+
+
+def check_classes(labels: Tensor, count: int, who: str, *, ignored: int | None = None, hint: str = "") -> None:
+    """Refuse a class outside 0 to ``count - 1``. On the CPU only: elsewhere this would wait for the device."""
+    if not labels.is_cpu:
+        return
+    wrong = labels[(labels < 0) | (labels >= count)]
+    wrong = wrong if ignored is None else wrong[wrong != ignored]
+    if len(wrong):
+        raise MetricError(f"{who}: the labels hold class {int(wrong[0])}; expected 0 to {count - 1}{hint}")
+
+
 def precise(t: Tensor) -> Tensor:
-    """In float32 at least: halves and integers would lose digits in a sum."""
+    """In float32 at least: sums of halves and integers would lose digits."""
     return t if t.dtype is torch.float64 else t.float()
 
 
 def _checked(value: Any, name: str, who: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise MetricError(
-            f"{who}: {name} is {type(value).__name__}; expected a tensor; "
-            "write a metric of your own for datapoints of another shape"
-        )
+        kind = type(value).__name__
+        raise MetricError(f"{who}: {name} is {kind}; expected a tensor; write a metric of your own for other data")
     return value.detach()

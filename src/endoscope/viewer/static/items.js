@@ -46,7 +46,7 @@ function oddColours(body, stats) {
 // The scale of a picture: its range and colours, the colours of NaN and infinities if present, and a note if shared.
 export function scale(body, stats = null, shared = "") {
   if (!body.range) return null;
-  const nothing = stats && stats.count > 0 && number(stats.min) === null;
+  const nothing = stats && stats.count > 0 && stats.non_finite === stats.count;
   const ramp = nothing ? h("span.faint", {}, "no finite value")
     : h("span.ramp", {}, show(body.range[0]), Array.isArray(body.legend) ? bar(body.legend) : h("span", {}, "to"), show(body.range[1]));
   return h("span.scale", {}, ramp, oddColours(body, stats), body.shared && shared && !nothing ? h("span.faint", {}, shared) : null);
