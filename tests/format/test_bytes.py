@@ -347,7 +347,7 @@ def test_a_page_of_one_index_names_every_tensor(tmp_path: Path) -> None:
 
 def lines_run_to_name(tensors: int) -> int:
     """How many lines of Python run to make a header with as many tensors of one name."""
-    records = [("0", [(0, [encoding.Entry("x", "U8", (1,), 0, 1)])], k) for k in range(tensors)]
+    records = [("0", [encoding.Entry("x", "U8", (1,), 0, 1)], k) for k in range(tensors)]
     ran = 0
 
     def count(*_: Any) -> Any:
