@@ -56,10 +56,12 @@ def look_up(folder: str, listing: Listing, open_page: Callable[[str], PageFiles]
             damage += found
     # The latest record of an index counts, so the pages come in the order in which they were written.
     index = catalogue.ordered(catalogue.merge(parts), page_order)
+    closed = []
     for k, info in enumerate(index.pages):
         if info.name not in listing.pages:
             damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", tuple(index.datapoints_of(k))))
-    closed = [info.name for info in index.pages if info.closed and info.name in listing.pages]
+        elif info.closed:
+            closed.append(info.name)
     return Lookup(index, damage, closed, *_sort(index))
 
 

@@ -6,11 +6,9 @@ Runs on the writer thread. A record that cannot be written is reported as `Lost`
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import itertools
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,8 +22,6 @@ from endoscope.pages.encoding import Entry, Record
 from endoscope.pages.names import page_name
 
 _IOV_MAX = 512
-_START_WRITEBACK = 8 << 20
-"""Bytes after which the kernel is asked to begin writing, so that the sync at the end is short."""
 
 
 class Lost(NamedTuple):
@@ -59,7 +55,6 @@ class Page:
         self._headers: list[tuple[str, Sequence[Entry], int]] = []
         self._lines = PageLines()
         self._dropped = 0
-        self._synced = data_start
         self._data = self._text = -1
         first = {"endoscope_page": format.VERSION, "data": f"{self.name}.safetensors", "data_start": data_start}
         line = format.sealed(first)
@@ -117,9 +112,6 @@ class Page:
             self._cut_back()
             return e
         self._account(pending)
-        if self._end - self._synced >= _START_WRITEBACK:
-            _begin_writeback(self._data, self._synced, self._end - self._synced)
-            self._synced = self._end
         return None
 
     def _account(self, written: Sequence[_Pending]) -> None:
@@ -197,21 +189,3 @@ def write_all(fd: int, buffers: Iterable[Any]) -> None:
             written -= len(views.popleft())
         if written:
             views[0] = views[0][written:]
-
-
-# ---------------------------------------------------------------- early write-back
-def _no_writeback(fd: int, start: int, nbytes: int) -> None:
-    """Without `sync_file_range` the sync at the end does all the work."""
-
-
-def _linux_writeback() -> Any:
-    try:
-        call = ctypes.CDLL(None, use_errno=True).sync_file_range
-    except (OSError, AttributeError):
-        return _no_writeback
-    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    write_only = 2  # SYNC_FILE_RANGE_WRITE: start writing, do not wait; a failure costs only time
-    return lambda fd, start, nbytes: call(fd, start, nbytes, write_only)
-
-
-_begin_writeback = _linux_writeback() if sys.platform == "linux" else _no_writeback

@@ -5,7 +5,7 @@ Reading one can run any code, so `load` is called only when the caller has said 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,7 @@ def one_datapoint(value: Any, row: int, count: int) -> Any:
     if isinstance(value, np.ndarray):
         sliced = count > 1 and value.shape[:1] == (count,) and value.dtype.kind in "biufc"
         return value[row : row + 1].copy() if sliced else value
-    if isinstance(value, DataclassValue):
-        return DataclassValue(value._type, {k: one_datapoint(v, row, count) for k, v in value._fields.items()})
-    if isinstance(value, dict):
-        return {k: one_datapoint(v, row, count) for k, v in value.items()}
-    if isinstance(value, NamedTupleValue):
-        return NamedTupleValue(value._type, value._fields, [one_datapoint(v, row, count) for v in value])
-    return _items(value, row, count)
+    return _row_of_container(value, lambda v: one_datapoint(v, row, count))
 
 
 def _row_of_tensor(t: torch.Tensor, row: int, count: int) -> torch.Tensor:
@@ -87,9 +81,15 @@ def _row_of_tensor(t: torch.Tensor, row: int, count: int) -> torch.Tensor:
     return composites.one_row(t, row).clone()  # a view would take the bytes of the whole batch into the pickle
 
 
-def _items(value: Any, row: int, count: int) -> Any:
+def _row_of_container(value: Any, inner: Callable[[Any], Any]) -> Any:
+    if isinstance(value, DataclassValue):
+        return DataclassValue(value._type, {k: inner(v) for k, v in value._fields.items()})
+    if isinstance(value, dict):
+        return {k: inner(v) for k, v in value.items()}
+    if isinstance(value, NamedTupleValue):
+        return NamedTupleValue(value._type, value._fields, [inner(v) for v in value])
     if isinstance(value, (list, tuple)):
-        return type(value)(one_datapoint(v, row, count) for v in value)
+        return type(value)(inner(v) for v in value)
     return value
 
 

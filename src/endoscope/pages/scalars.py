@@ -10,7 +10,7 @@ import datetime
 import math
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,87 +30,65 @@ def encode(value: Any, inner: Inner) -> Any:
     for kind, encoder in _ENCODERS:
         if isinstance(value, kind):
             return encoder(value, inner)
-    return _encode_opaque(opaque(value), inner)
+    return _encode_opaque(opaque(value))
 
 
 def encode_floats(values: Sequence[float]) -> dict[str, Any]:
     """A long list of floats, as bytes."""
-    return {"$": "floats", "base64": _base64(np.array(values, "<f8").tobytes())}
+    return _node("floats", base64=_base64(np.array(values, "<f8").tobytes()))
 
 
-def encode_array(value: np.ndarray[Any, Any]) -> Any:
+def encode_array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
     """An array that no tensor can hold: text, bytes and dates as bytes, anything else as its repr."""
     if not _DTYPE.fullmatch(value.dtype.str):
         return _encode_opaque(opaque(value))
-    return {
-        "$": "array",
-        "dtype": value.dtype.str,
-        "shape": list(value.shape),
-        "base64": _base64(value.tobytes()),
-    }
+    return _node("array", dtype=value.dtype.str, shape=list(value.shape), base64=_base64(value.tobytes()))
+
+
+def _encode_numpy_scalar(value: np.generic) -> dict[str, Any]:
+    if not _DTYPE.fullmatch(value.dtype.str):
+        return _encode_opaque(opaque(value))
+    return _node("numpy_scalar", dtype=value.dtype.str, base64=_base64(value.tobytes()))
+
+
+def _encode_opaque(value: Opaque) -> dict[str, Any]:
+    return _node("opaque", type=value.type, text=value.text)
+
+
+def _node(kind: str, **members: Any) -> dict[str, Any]:
+    return {"$": kind, **members}
 
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _encode_opaque(value: Opaque, inner: Inner | None = None) -> Any:
-    return {"$": "opaque", "type": value.type, "text": value.text}
+def _items(values: Iterable[Any], inner: Inner) -> list[Any]:
+    return [inner(v, i) for i, v in enumerate(values)]
 
 
-def _encode_numpy_scalar(value: np.generic, inner: Inner) -> Any:
-    if not _DTYPE.fullmatch(value.dtype.str):
-        return _encode_opaque(opaque(value))
-    return {"$": "numpy_scalar", "dtype": value.dtype.str, "base64": _base64(value.tobytes())}
-
-
-def _encode_items(kind: str) -> Callable[[Any, Inner], Any]:
-    return lambda value, inner: {"$": kind, "items": [inner(v, i) for i, v in enumerate(value)]}
-
-
-def _encode_date(kind: str) -> Callable[[Any, Inner], Any]:
-    return lambda value, inner: {"$": kind, "value": value.isoformat()}
+def _pairs(fields: dict[str, Any], inner: Inner) -> list[Any]:
+    return [[k, inner(v, k)] for k, v in fields.items()]
 
 
 # The first type that fits is taken: subclasses come before their bases.
-_ENCODERS: list[tuple[type | tuple[type, ...], Callable[[Any, Inner], Any]]] = [
-    (Summary, lambda v, inner: {"$": "summary", "of": v.of}),
-    (
-        NamedTupleValue,
-        lambda v, inner: {
-            "$": "namedtuple",
-            "type": v._type,
-            "fields": list(v._fields),
-            "items": [inner(item, i) for i, item in enumerate(v)],
-        },
-    ),
-    (tuple, _encode_items("tuple")),
-    (
-        DataclassValue,
-        lambda v, inner: {
-            "$": "dataclass",
-            "type": v._type,
-            "items": [[k, inner(field, k)] for k, field in v._fields.items()],
-        },
-    ),
-    (
-        EnumValue,
-        lambda v, inner: {"$": "enum", "type": v.type, "name": v.name, "value": inner(v.value, "value")},
-    ),
-    (frozenset, _encode_items("frozenset")),
-    (set, _encode_items("set")),
-    (bytes, lambda v, inner: {"$": "bytes", "base64": _base64(v)}),
-    (np.generic, _encode_numpy_scalar),
-    (complex, lambda v, inner: {"$": "complex", "items": [repr(v.real), repr(v.imag)]}),
-    (
-        pathlib.PurePath,
-        lambda v, inner: {"$": "path", "value": str(v), "windows": isinstance(v, pathlib.PureWindowsPath)},
-    ),
-    (datetime.timedelta, lambda v, inner: {"$": "timedelta", "items": [v.days, v.seconds, v.microseconds]}),
-    (datetime.datetime, _encode_date("datetime")),
-    (datetime.date, _encode_date("date")),
-    (datetime.time, _encode_date("time")),
-    (Opaque, _encode_opaque),
+_ENCODERS: list[tuple[type, Callable[[Any, Inner], Any]]] = [
+    (Summary, lambda v, inner: _node("summary", of=v.of)),
+    (NamedTupleValue, lambda v, inner: _node("namedtuple", type=v._type, fields=[*v._fields], items=_items(v, inner))),
+    (tuple, lambda v, inner: _node("tuple", items=_items(v, inner))),
+    (DataclassValue, lambda v, inner: _node("dataclass", type=v._type, items=_pairs(v._fields, inner))),
+    (EnumValue, lambda v, inner: _node("enum", type=v.type, name=v.name, value=inner(v.value, "value"))),
+    (frozenset, lambda v, inner: _node("frozenset", items=_items(v, inner))),
+    (set, lambda v, inner: _node("set", items=_items(v, inner))),
+    (bytes, lambda v, inner: _node("bytes", base64=_base64(v))),
+    (np.generic, lambda v, inner: _encode_numpy_scalar(v)),
+    (complex, lambda v, inner: _node("complex", items=[repr(v.real), repr(v.imag)])),
+    (pathlib.PurePath, lambda v, inner: _node("path", value=str(v), windows=isinstance(v, pathlib.PureWindowsPath))),
+    (datetime.timedelta, lambda v, inner: _node("timedelta", items=[v.days, v.seconds, v.microseconds])),
+    (datetime.datetime, lambda v, inner: _node("datetime", value=v.isoformat())),
+    (datetime.date, lambda v, inner: _node("date", value=v.isoformat())),
+    (datetime.time, lambda v, inner: _node("time", value=v.isoformat())),
+    (Opaque, lambda v, inner: _encode_opaque(v)),
     (str, lambda v, inner: inner(str(v), "")),
     (int, lambda v, inner: inner(int(v), "")),
     (float, lambda v, inner: inner(float(v), "")),
