@@ -6,6 +6,7 @@ use while a run is still writing, and from several threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,25 +103,28 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             reader = self._last[1]
             reader.files = files
             return reader, row
-        try:
+        with self._naming_damage(idx, "jsonl"):
             reader = RecordReader(files, files.line(int(index.starts[record]), int(index.ends[record])))
             if row >= len(reader.indices) or reader.indices[row] != idx:
                 raise PageFormatError("line of another datapoint than the catalogue says; delete catalogue.jsonl")
-        except PageFormatError as e:
-            raise self._damaged(idx, "jsonl", e) from None
         self._last = (record, reader) if len(reader.indices) > 1 else None
         return reader, row
 
-    def _damaged(self, idx: int, suffix: str, e: PageFormatError) -> DamagedRecordError:
-        record, _ = self._locate(idx)
-        index = self._lookup.index
-        page = index.page[record]
-        file = f"{index.pages[page].name}.{suffix}"
-        in_page = record - int(index.page.searchsorted(page))
-        damage = Damage(file, in_page, str(e), (int(idx),))
-        if damage not in self.seen_damage:
-            self.seen_damage.append(damage)
-        return DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}")
+    @contextlib.contextmanager
+    def _naming_damage(self, idx: int, suffix: str) -> Iterator[None]:
+        """Add the file, the record and the datapoint to an error, and the error to the damage."""
+        try:
+            yield
+        except PageFormatError as e:
+            record, _ = self._locate(idx)
+            index = self._lookup.index
+            page = index.page[record]
+            file = f"{index.pages[page].name}.{suffix}"
+            in_page = record - int(index.page.searchsorted(page))
+            damage = Damage(file, in_page, str(e), (int(idx),))
+            if damage not in self.seen_damage:
+                self.seen_damage.append(damage)
+            raise DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}") from None
 
     # ---- reading
     def __getitem__(self, idx: int) -> dict[str, Any]:
@@ -129,10 +133,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             return {name: self._value(idx, reader, name, row) for name in reader.outputs}
 
     def _value(self, idx: int, reader: RecordReader, name: str, row: int) -> Any:
-        try:
+        with self._naming_damage(idx, "safetensors"):
             return reader.read(name, row)
-        except PageFormatError as e:
-            raise self._damaged(idx, "safetensors", e) from None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._lookup.datapoints.tolist())
@@ -165,10 +167,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """How many bytes of tensors `read` would fetch; 0 for a debugger without outputs."""
         with self._lock:
             reader, _ = self._find(idx)
-            try:
+            with self._naming_damage(idx, "jsonl"):
                 return reader.size(name) if name in reader.outputs else 0
-            except PageFormatError as e:
-                raise self._damaged(idx, "jsonl", e) from None
 
     def notes(self, idx: int) -> dict[str, Any]:
         """What is absent from this datapoint's record and why, which debuggers failed, how often a layer was called."""
@@ -176,10 +176,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             return self._notes(idx, self._find(idx)[0])
 
     def _notes(self, idx: int, reader: RecordReader) -> dict[str, Any]:
-        try:
+        with self._naming_damage(idx, "jsonl"):
             return reader.notes
-        except PageFormatError as e:
-            raise self._damaged(idx, "jsonl", e) from None
 
     # ---- pages
     @property

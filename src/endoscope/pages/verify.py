@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,12 @@ def verify_lengths(folder: str, names: Iterable[str]) -> tuple[list[Damage], lis
 
 
 # ---------------------------------------------------------------- one page
-def _records(files: PageFiles, index: Index) -> Iterator[RecordReader]:
-    for start, end in zip(index.starts.tolist(), index.ends.tolist(), strict=True):
-        yield RecordReader(files, files.line(start, end))
-
-
 def _verify_records(files: PageFiles, index: Index) -> list[Damage]:
     damage = []
-    for k, (start, end) in enumerate(zip(index.starts.tolist(), index.ends.tolist(), strict=True)):
+    for k, line in enumerate(zip(index.starts.tolist(), index.ends.tolist(), strict=True)):
         indices: tuple[int, ...] = ()
         try:
-            record = RecordReader(files, files.line(start, end))
+            record = RecordReader(files, files.line(*line))
             indices = tuple(record.indices)
             for name in record.outputs:
                 record.read(name, None)
@@ -134,7 +129,8 @@ def _verify_unclosed(files: PageFiles, index: Index) -> list[Damage]:
         return []  # it was only just begun
     if not any(head):
         return []
-    end = max((record.end for record in _records(files, index)), default=files.data_start)
+    lines = zip(index.starts.tolist(), index.ends.tolist(), strict=True)
+    end = max((RecordReader(files, files.line(*line)).end for line in lines), default=files.data_start)
     size = os.fstat(files.data).st_size
     now, _ = scan(files)
     if size <= end or len(now) != len(index) or now.pages[0].closed:  # or a writer has just closed it
