@@ -57,6 +57,7 @@ NAMES = {d.torch: name for name, d in DTYPES.items()}
 
 # ---------------------------------------------------------------- lines
 to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_from_json = json.JSONDecoder().decode
 
 
 def seal(body: bytes) -> bytes:
@@ -88,7 +89,7 @@ def unseal(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_CONTAINERS and containers(line) > MAX_CONTAINERS:
         raise PageFormatError(f"line of more than {MAX_CONTAINERS} lists and objects")
     try:
-        members = json.loads(line.decode())
+        members = _from_json(line.decode())
     except (ValueError, RecursionError) as e:
         raise PageFormatError(f"line is not JSON ({type(e).__name__})") from None
     if not isinstance(members, dict):
