@@ -142,10 +142,7 @@ USUAL: dict[str, Any] = {
     "floats": {"many": [0.5, math.nan] * 50, "few": [0.5, math.inf]},
     "summary": {**MAPS, "stats": Summary(of="feature_map"), "array": np.arange(3), "names": np.array(["a", "bc"])},
     "dtypes": [counted(n, dtype=d) for n in (3, 0) for d in (torch.int8, torch.float64, torch.bfloat16, torch.bool)],
-    "layouts": {
-        "transposed": counted(2, 3).t(),
-        "sparse": torch.eye(2).to_sparse(),
-    },
+    "layouts": {"transposed": counted(2, 3).t(), "sparse": torch.eye(2).to_sparse()},
     "batch": {
         "x": counted(2, 3),
         "bytes": counted(2, 5, dtype=torch.uint8),

@@ -20,14 +20,7 @@ from typing import Any, Literal
 from endoscope import ranks
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.errors import ConfigError, PageError
-from endoscope.pages.folders import (
-    check_folder,
-    make_folder,
-    next_page,
-    page_files,
-    prepare_folder,
-    replace_pages,
-)
+from endoscope.pages.folders import check_folder, make_folder, next_page, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 

@@ -162,16 +162,16 @@ class PageWriter:
         return True
 
     def _is_running(self) -> bool:
-        """Start the thread unless it runs. An interrupted start may have left one, which ends when it is replaced."""
-        if self._thread is None or not (self._thread.is_alive() or self._ended.is_set()):
-            self._thread = threading.Thread(target=self._work, name="endoscope-writer", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError as e:  # the system gives no more threads
-                self._thread = None
-                self._report(e)
-                return False
-        return True
+        """Start the thread unless it runs. After an interrupted start, a late thread finds itself replaced and ends."""
+        if self._thread is not None and (self._thread.is_alive() or self._ended.is_set()):
+            return True
+        self._thread = threading.Thread(target=self._work, name="endoscope-writer", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as e:  # the system gives no more threads
+            self._thread = None
+            self._report(e)
+        return self._thread is not None
 
     def _write_now(self) -> None:
         self._is_due = True
