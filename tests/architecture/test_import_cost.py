@@ -81,6 +81,18 @@ def test_the_capture_names_import_no_plots_no_web_framework_and_no_pickler() -> 
     assert imported([NAMES], HEAVY) == [[]]
 
 
+READING = "import endoscope.pages.reader, endoscope.pages.verify, endoscope.pages.pickle_pages"
+
+
+def test_reading_pages_does_not_import_capturing() -> None:
+    """The viewer opens runs on machines that have neither the user's code nor the model."""
+    assert imported([READING], ["endoscope.capturing"]) == [[]]
+
+
+def test_twin_writing_pages_imports_capturing() -> None:
+    assert imported(["import endoscope.pages.store"], ["endoscope.capturing"]) == [["endoscope.capturing"]]
+
+
 def test_twin_a_forbidden_import_is_caught() -> None:
     assert imported(["import json.tool", f"{PLAIN}; import torch"], ["json.tool", "torch"]) == [
         ["json.tool"],

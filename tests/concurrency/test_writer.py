@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,86 +10,7 @@ import torch
 from tests.captures import opened
 
 from endoscope import SequentialDebugger
-from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.pages.verify import verify_folder
-from endoscope.pages.writer import PageWriter, WriterClosed
-
-
-class SlowDisk:
-    """A sink whose first write lasts until somebody says so."""
-
-    unsaved = 0
-
-    def __init__(self) -> None:
-        self.written: list[Any] = []
-        self.entered, self.leave = threading.Event(), threading.Event()
-
-    def append(self, record: Any) -> None:
-        self.entered.set()
-        assert self.leave.wait(10)
-        self.written.append(record.idx)
-
-    def write(self) -> list[Any]:
-        return []
-
-    def flush(self) -> None:
-        pass
-
-    def close(self, *, dropped: int) -> None:
-        pass
-
-
-def record() -> dict[str, Snapshot]:
-    return {"a": snapshot(torch.zeros(100))}
-
-
-class Waiting:
-    """Tells when a thread has begun to wait for room in the queue: it has then asked for the second record's bytes."""
-
-    def __init__(self, pool: ThreadPoolExecutor, writer: PageWriter) -> None:
-        self.put = pool.submit(writer.put, 1, record(), {})
-
-    def __enter__(self) -> Waiting:
-        for _ in range(50):  # there is no event for "waits": give it time, and the outcome is the same if it was late
-            if self.put.done():
-                break
-            threading.Event().wait(0.005)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-
-def test_a_record_that_waits_while_the_writer_closes() -> None:
-    disk = SlowDisk()
-    writer = PageWriter(disk, queue_bytes=300)
-    with ThreadPoolExecutor(2) as pool:
-        assert writer.put(0, record(), {})
-        assert disk.entered.wait(10)
-        with Waiting(pool, writer) as waiting:
-            closing = pool.submit(writer.close)
-            threading.Event().wait(0.05)
-            disk.leave.set()
-        closing.result(10)
-        error = waiting.put.exception(10)
-    if error is None:  # taken: then it is written
-        assert disk.written == [0, 1]
-        assert writer.counts.written == 2
-    else:  # refused: then the store gives it to the next writer
-        assert isinstance(error, WriterClosed)
-        assert disk.written == [0]
-
-
-def test_without_closing_it_is_written() -> None:
-    disk = SlowDisk()
-    writer = PageWriter(disk, queue_bytes=300)
-    with ThreadPoolExecutor(1) as pool:
-        writer.put(0, record(), {})
-        with Waiting(pool, writer) as waiting:
-            disk.leave.set()
-        assert waiting.put.result(10)
-    writer.close()
-    assert disk.written == [0, 1]
 
 
 def test_a_full_queue_and_a_reset(tmp_path: Path) -> None:

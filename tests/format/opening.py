@@ -1,4 +1,4 @@
-"""Runs in a child of the warm process: open a folder as a viewer would, look at everything, and say what happened."""
+"""Runs in a child of the warm process: open folders as a viewer would, look at everything, and say what happened."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ def used(value: Any) -> Any:
     return value
 
 
-def look(say: Say, folder: str, indices: list[int]) -> None:
-    """Say which datapoints gave a value, which were refused and how, and which errors were not ours."""
+def look(say: Say, folders: list[str], indices: list[int]) -> None:
+    """For each folder, say which datapoints gave a value, which were refused and how, and errors that are not ours."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, size + ADDRESS_SPACE))
+    for folder in folders:
+        say(look_at(folder, indices))
+
+
+def look_at(folder: str, indices: list[int]) -> dict[str, Any]:
     seen: dict[str, Any] = {"values": [], "refused": {}, "foreign": {}, "good": False, "damage": [], "verified": []}
 
     def attempt(name: str, action: Callable[[], Any]) -> Any:
@@ -60,4 +65,4 @@ def look(say: Say, folder: str, indices: list[int]) -> None:
         attempt("describe", lambda: (repr(outputs), len(outputs), outputs.dropped, outputs.pages))
         seen["damage"] = [str(d) for d in outputs.damage][:20]
     seen["verified"] = [str(d) for d in attempt("verify", lambda: verify_folder(Path(folder))) or []][:20]
-    say(seen)
+    return seen

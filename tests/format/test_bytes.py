@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import itertools
 import json
+import math
+import pathlib
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -22,6 +26,7 @@ from tests.sameness import canonical, raw
 
 from endoscope.pages import encoding, header
 from endoscope.pages.verify import verify_folder
+from endoscope.values import Summary, per_datapoint, whole_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -123,6 +128,65 @@ def test_the_tensors_to_the_byte(tmp_path: Path) -> None:
     data = bytes.fromhex("0000803f 000000c0 03ff 000000000000 c03f 2040 00000000")
     expected = (start - 8).to_bytes(8, "little") + header.ljust(start - 8) + data
     assert (tmp_path / "page_0.safetensors").read_bytes() == expected
+
+
+# ---------------------------------------------------------------- the bytes of usual values
+def counted(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.arange(math.prod(shape)).reshape(shape).to(dtype)
+
+
+MAPS = {"feature_map": counted(1, 3, 4, 4), "second": counted(2, 5)}
+USUAL: dict[str, Any] = {
+    "maps": {**MAPS, "mean": 0.1, "count": 3, "none": None, "yes": True, "text": 'a "quoted" π\n', "most": math.inf},
+    "nested": {**MAPS, "stats": {"mean": counted(2), "pair": (1, 2)}, "odd/key %s": {"$": 3}, "empty": {}},
+    "floats": {"many": [0.5, math.nan] * 50, "few": [0.5, math.inf]},
+    "summary": {**MAPS, "stats": Summary(of="feature_map"), "array": np.arange(3), "names": np.array(["a", "bc"])},
+    "dtypes": [counted(n, dtype=d) for n in (3, 0) for d in (torch.int8, torch.float64, torch.bfloat16, torch.bool)],
+    "layouts": {"transposed": counted(2, 3).t(), "sparse": torch.eye(2).to_sparse()},
+    "batch": {
+        "x": counted(2, 3),
+        "bytes": counted(2, 5, dtype=torch.uint8),
+        "n": per_datapoint([1, 2]),
+        "one": counted(),
+    },
+    "marked": {
+        "whole": whole_batch(counted(2)),
+        "each": per_datapoint([counted(2), counted(2)]),
+        "keys": {1: counted(2)},
+    },
+    "python": [
+        {1},
+        b"x",
+        1j,
+        pathlib.PurePosixPath("a"),
+        datetime.date(2020, 1, 1),
+        np.float32(1),
+        np.datetime64("2020"),
+    ],
+}
+DIGESTS = {
+    "maps": "2af7debb8f12ba18",
+    "nested": "6459b35e76412482",
+    "floats": "ea3d184d30e1fd7a",
+    "summary": "4beaeee5e946df4d",
+    "dtypes": "3c51457442696838",
+    "layouts": "0c834b7e1039ea7b",
+    "batch": "48ee461f34141caf",
+    "marked": "ff95f0bef734b847",
+    "python": "89a7a0f260b6b0f0",
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_values_to_the_byte(name: str) -> None:
+    """Lines and tensors of a datapoint and of a batch are those of the first release of the format."""
+    digest = xxhash.xxh3_64()
+    for idx in (7, [7, 9]):
+        record = encoding.encode_record(idx, {name: USUAL[name]}, {"absent": {"a": "b"}})
+        digest.update(record.line(640))
+        for buffer in record.buffers:
+            digest.update(memoryview(buffer).cast("B"))
+    assert digest.hexdigest() == DIGESTS[name]
 
 
 # ---------------------------------------------------------------- plain safetensors
@@ -347,7 +411,7 @@ def test_a_page_of_one_index_names_every_tensor(tmp_path: Path) -> None:
 
 def lines_run_to_name(tensors: int) -> int:
     """How many lines of Python run to make a header with as many tensors of one name."""
-    records = [("0", [(0, [encoding.Entry("x", "U8", (1,), 0, 1)])], k) for k in range(tensors)]
+    records = [("0", [encoding.Entry("x", "U8", (1,), 0, 1)], k) for k in range(tensors)]
     ran = 0
 
     def count(*_: Any) -> Any:

@@ -25,7 +25,7 @@ from endoscope.pages import format
 from endoscope.pages.verify import verify_folder
 from endoscope.values import per_datapoint
 
-FLIPS = 1500
+FLIPS = 700
 """With the catalogue, and as many without it."""
 
 RECORDS: list[tuple[Any, dict[str, Any]]] = [

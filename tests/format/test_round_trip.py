@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
 ]
 
-many = settings(deadline=None, max_examples=250, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_a_value_comes_back_bit_for_bit(value: Any) -> None:
 
 @pytest.mark.parametrize("page_format", FORMATS)
 @given(st.data())
-@settings(many, max_examples=120)
+@settings(many, max_examples=60)
 def test_a_batch_gives_each_datapoint_what_a_batch_of_one_gives(page_format: Format, data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 4))
     batch, singles = data.draw(values.batches(count))

@@ -319,16 +319,16 @@ def test_collected_on_its_own_writer_thread(ram: Path, monkeypatch: pytest.Monke
 
 def test_collected_while_its_writer_thread_looks_into_the_queue(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dropped, done = threading.Event(), threading.Event()
-    taken_out = PageWriter._taken_out
+    next_batch = PageWriter._next_batch
 
     def collecting(self: PageWriter) -> Any:
         with self._lock:  # held while the queue is looked at, and there, too, the collector may run
             dropped.wait(10)
             gc.collect()
             done.set()
-        return taken_out(self)
+        return next_batch(self)
 
-    monkeypatch.setattr(PageWriter, "_taken_out", collecting)
+    monkeypatch.setattr(PageWriter, "_next_batch", collecting)
     holder: list[Any] = [SequentialDebugger([], nn.Identity(), output_dir=ram / "pages")]
     holder.append(holder)
     gc.disable()

@@ -28,7 +28,7 @@ def write_much(say: Say, folder: str, total_mb: int, record_kb: int, page_size_m
 def test_writing_takes_the_queue_and_little_more(page_size_mb: float, warm: WarmProcess, tmp_path: Path) -> None:
     outcome = warm.run(
         "tests.pages.test_memory:write_much",
-        folder=str(tmp_path), total_mb=400, record_kb=1024, page_size_mb=page_size_mb, queue_mb=16,
+        folder=str(tmp_path), total_mb=200, record_kb=1024, page_size_mb=page_size_mb, queue_mb=16,
     )  # fmt: skip
     assert outcome.said == [True, "closed"], outcome.stderr
     assert outcome.peak_growth_mb < 80
@@ -50,7 +50,7 @@ def test_many_small_records_take_little(warm: WarmProcess, tmp_path: Path) -> No
     """What is kept for each record of a page until it closes is a small multiple of its entry in the header."""
     outcome = warm.run(
         "tests.pages.test_memory:write_much",
-        folder=str(tmp_path), total_mb=30, record_kb=1, page_size_mb=100, queue_mb=4,
+        folder=str(tmp_path), total_mb=20, record_kb=1, page_size_mb=100, queue_mb=4,
     )  # fmt: skip
     assert outcome.said == [True, "closed"], outcome.stderr
     assert outcome.peak_growth_mb < 100

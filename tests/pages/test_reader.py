@@ -6,9 +6,7 @@ import errno
 import json
 import os
 import re
-import resource
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -271,26 +269,6 @@ def open_files() -> set[str]:
         except FileNotFoundError:
             continue
     return {name for name in found if "page_" in name or "catalogue" in name}
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 150, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize("catalogue", ["kept", "deleted"])
-@pytest.mark.usefixtures("few_descriptors")
-def test_more_pages_than_descriptors(catalogue: str, tmp_path: Path) -> None:
-    write(tmp_path, [(k, {"x": k, "t": torch.ones(400)}) for k in range(400)], page_size_mb=0.003)
-    assert len(files(tmp_path, "safetensors")) >= 190
-    if catalogue == "deleted":
-        (tmp_path / "catalogue.jsonl").unlink()
-    assert values(opened(tmp_path)) == {k: k for k in range(400)}
-    assert verify_folder(tmp_path) == []
 
 
 # ---------------------------------------------------------------- several ranks

@@ -1,4 +1,4 @@
-"""The store, where an interrupt, a signal handler or another thread meets it in the middle of a save or a reset."""
+"""The store, when an interrupt or another thread comes in the middle of a save or a reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import FolderInUseError
 from endoscope.pages import pickle_pages
 from endoscope.pages import store as page_store
-from endoscope.pages.folders import make_folder, replace_pages
+from endoscope.pages.folders import make_folder
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, WriterCounts
@@ -28,19 +28,6 @@ PATIENCE_S = 20.0
 
 def put(store: PageStore, idx: int) -> bool:
     return store.put(idx, {"value": snapshot({"output": torch.tensor([float(idx)])})}, {})
-
-
-def in_the_middle(store: PageStore, act: Callable[[], Any]) -> None:
-    """Have the next closing of pages, while it waits for the writer thread, call ``act`` first, once."""
-    thread = store._open.writer._thread  # type: ignore[union-attr]
-    join = thread.join
-
-    def joining(timeout_s: float | None = None) -> None:
-        thread.join = join  # type: ignore[method-assign]
-        act()
-        join(timeout_s)
-
-    thread.join = joining  # type: ignore[method-assign]
 
 
 def held(folder: Path) -> dict[int, float]:
@@ -82,92 +69,35 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
-def test_after_an_interrupted_save_capture_goes_on(store: PageStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["before", "while waiting", "after"])
+def test_after_an_interrupted_save_capture_goes_on(
+    when: str, store: PageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PageWriter.close
+
+    def close(self: PageWriter) -> None:
+        monkeypatch.undo()
+        if when == "while waiting":
+            monkeypatch.setattr(threading.Event, "wait", lambda *_: interrupted())
+        if when != "before":
+            try:
+                real(self)
+            finally:
+                monkeypatch.undo()
+        interrupted()
+
     def work() -> None:
         assert put(store, 0)
-        in_the_middle(store, interrupted)
+        monkeypatch.setattr(PageWriter, "close", close)
         with pytest.raises(KeyboardInterrupt):
             store.save_all(tmp_path / "pages")
-        assert put(store, 1)  # nobody has reset it
+        assert put(store, 1)  # without a reset
+        assert store.flush()
         _, counts, problem = store.save_all(tmp_path / "pages")
         assert (counts.written, problem) == (2, None)
 
     patiently(work)
     assert held(tmp_path / "pages") == {0: 0, 1: 1}
-
-
-def test_a_signal_handler_in_the_middle_of_a_save_does_not_hang(store: PageStore, tmp_path: Path) -> None:
-    def work() -> None:
-        assert put(store, 0)
-        answers: list[bool] = []
-        in_the_middle(store, lambda: answers.append(put(store, 1)))
-        _, counts, _ = store.save_all(tmp_path / "pages")
-        assert answers == [False]
-        assert (counts.written, counts.dropped) == (1, 1)
-        store.reset(tmp_path / "later")
-        assert put(store, 2)
-        store.close()
-
-    patiently(work)
-    assert sorted(opened(tmp_path / "pages")) == [0]
-    assert sorted(opened(tmp_path / "later")) == [2]
-
-
-def test_what_a_signal_handler_gives_while_pages_are_moved_is_counted_as_dropped(
-    store: PageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def replace(*args: Any, **kwargs: Any) -> None:
-        assert not put(store, 1)
-        replace_pages(*args, **kwargs)
-
-    monkeypatch.setattr(page_store, "replace_pages", replace)
-
-    def work() -> None:
-        assert put(store, 0)
-        assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=1, dropped=1), None)
-        assert put(store, 2)
-        monkeypatch.undo()
-        assert store.save_all(tmp_path / "later")[1:] == (WriterCounts(written=1), None)  # it is told once
-        store.close()
-
-    patiently(work)
-    assert held(tmp_path / "saved") == {0: 0}
-
-
-def test_what_a_signal_handler_gives_in_the_middle_of_a_reset_is_dropped_from_what_comes_next(
-    store: PageStore, tmp_path: Path
-) -> None:
-    def work() -> None:
-        for idx in (0, 2):
-            assert put(store, idx)
-            in_the_middle(store, lambda: put(store, 1))
-            store.reset(tmp_path / f"later{idx}")
-        assert put(store, 3)
-        assert store.save_all(tmp_path / "later2")[1:] == (WriterCounts(written=1, dropped=1), None)
-        store.close()
-
-    patiently(work)
-    assert held(tmp_path / "later0") == {2: 2}
-    assert held(tmp_path / "later2") == {3: 3}
-
-
-def test_a_signal_handler_that_saves_in_the_middle_of_a_save_counts_nothing_twice(
-    store: PageStore, tmp_path: Path
-) -> None:
-    written: list[int] = []
-
-    def save() -> None:
-        written.append(store.save_all(tmp_path / "saved")[1].written)
-
-    def work() -> None:
-        assert put(store, 0)
-        in_the_middle(store, save)
-        save()
-        store.close()
-
-    patiently(work)
-    assert written == [1, 0]
-    assert held(tmp_path / "saved") == {0: 0}
 
 
 def writer_threads() -> set[threading.Thread]:
@@ -226,18 +156,6 @@ def test_interrupted_while_the_thread_is_started_capture_goes_on_with_one_thread
     patiently(work)
     assert held(tmp_path / "pages") == {idx: idx for idx in range(200)}
     assert verify_folder(tmp_path / "pages") == []
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_signal_handler_that_closes_while_a_reset_starts_the_thread_leaves_none_behind(
-    when: Literal["before", "after"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = writer_threads()
-    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
-    at_the_writers_start(monkeypatch, store.close, when=when)
-    patiently(lambda: store.reset(tmp_path / "pages"))
-    wait_for_writer_threads(0, besides=before)
-    assert [*(tmp_path / "pages").iterdir()] == []
 
 
 def test_a_reset_into_a_folder_has_the_thread_ready_and_leaves_nothing_of_it(tmp_path: Path) -> None:
@@ -385,17 +303,17 @@ def test_losses_are_not_forgotten_by_a_refused_save(in_use: Path) -> None:
 
 
 def test_what_a_refused_save_leaves_in_the_spool_is_not_dropped_in_silence(
-    in_use: Path, warnings_logged: list[str]
+    in_use: Path, tmp_path: Path, warnings_logged: list[str]
 ) -> None:
-    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
+    (tmp_path / "spools").mkdir()
+    store = PageStore(None, StoreSettings(1 << 20, 1 << 20, spool_dir=tmp_path / "spools"))
     assert put(store, 0)
     with pytest.raises(FolderInUseError):
         store.save_all(in_use)
-    spool = store._open.spool
-    assert spool is not None
+    assert len([*(tmp_path / "spools").iterdir()]) == 1
     store.close()
     assert ["1 captured records were never saved" in warning for warning in warnings_logged] == [True]
-    assert not spool.exists()
+    assert [*(tmp_path / "spools").iterdir()] == []
 
 
 def test_a_failed_move_is_counted_once(store: PageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,20 +331,3 @@ def test_a_failed_move_is_counted_once(store: PageStore, tmp_path: Path, monkeyp
     assert store.save_all(tmp_path / "saved")[1:] == (WriterCounts(written=2), None)
     store.close()
     assert held(tmp_path / "saved") == {0: 0, 1: 1}
-
-
-def test_a_signal_handler_that_saves_in_the_middle_of_a_put_takes_nothing_away(tmp_path: Path) -> None:
-    store = PageStore(None, StoreSettings(1 << 20, 1 << 20))
-    for i in range(5):
-        put(store, i)
-    writer = store._open.writer
-    assert writer is not None
-    with writer._lock:  # as in the middle of a put
-        _, counts, problem = store.save_all(tmp_path / "saved")
-    assert counts == WriterCounts()
-    assert problem is not None and "call it again" in problem
-    put(store, 5)
-    _, counts, problem = store.save_all(tmp_path / "saved")
-    assert (counts, problem) == (WriterCounts(written=6), None)
-    assert sorted(opened(tmp_path / "saved")) == [*range(6)]
-    store.close()

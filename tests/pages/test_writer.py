@@ -18,8 +18,6 @@ import torch
 from tests.captures import datapoint, debugger, opened
 from tests.sameness import canonical
 
-from endoscope import threads
-from endoscope.capturing.randomness import QuietThread
 from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import PageError
 from endoscope.pages import writer as page_writer
@@ -98,12 +96,6 @@ class Call(threading.Thread):
         if self.error is not None:
             raise self.error
         return self.result
-
-
-def ended(w: PageWriter) -> bool:
-    """Whether there was a thread, and it is gone."""
-    thread = w._thread._thread
-    return thread is not None and not thread.is_alive()
 
 
 def put_until_full(w: PageWriter, most: int = 200) -> tuple[Call, list[int]]:
@@ -259,20 +251,6 @@ def test_a_record_waits_for_others_only_so_long(tmp_path: Path) -> None:
     w.close()
 
 
-def test_the_thread_asks_to_be_told_only_when_nothing_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_writer, "TOGETHER_SECONDS", PATIENCE_S)
-    w = writer(Disk(tmp_path))
-    told = []
-    real = w._arrived.notify
-    monkeypatch.setattr(w._arrived, "notify", lambda *a: (told.append(a), real(*a))[1])
-    for idx in range(50):
-        put(w, idx)
-    assert not told
-    assert w.flush()
-    assert len(told) == 1
-    w.close()
-
-
 def test_enough_bytes_wait_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_writer, "TOGETHER_SECONDS", 1000.0)
     disk = Disk(tmp_path)
@@ -316,25 +294,6 @@ def test_a_drop_then_nothing_then_a_flush(tmp_path: Path) -> None:
     time.sleep(STUCK_S)
     assert Call(w.flush).done()
     Call(w.close).done()
-
-
-def test_a_small_queue_is_not_filled_by_waiting() -> None:
-    w = PageWriter(Disk(Path("nowhere")), queue_bytes=1000)
-    assert w._enough == 250
-
-
-def test_a_handler_that_flushes_in_the_middle_of_a_put(tmp_path: Path) -> None:
-    w = writer(Disk(tmp_path))
-    put(w, 0)
-
-    def interrupted() -> bool:
-        with w._lock:  # where a signal may come
-            w.close()
-            return w.flush()
-
-    assert Call(interrupted).done() is False
-    assert Call(w.flush).done() is True
-    assert list(opened(tmp_path)) == [0]
 
 
 def test_a_second_close_waits_too(tmp_path: Path) -> None:
@@ -570,35 +529,3 @@ def test_what_was_put_is_not_changed_by_what_comes_after(tmp_path: Path) -> None
     assert canonical(opened(tmp_path)[0]["x"]) == canonical(
         {"t": torch.zeros(1000), "n": [1, 2], "a": torch.zeros(3).numpy()}
     )
-
-
-def test_a_record_that_comes_behind_the_end_keeps_nobody(tmp_path: Path) -> None:
-    """As when a signal handler closes the writer in the middle of a put."""
-    disk = Disk(tmp_path, open=False)
-    w = writer(disk)
-    put(w, 0)
-    assert disk.reached.wait(PATIENCE_S)
-    with w._lock:
-        w.close()
-        w._queue.append(Captured(1, {"x": snapshot(KB)}, {}, 1024))
-    disk.open.set()
-    Call(w.close).done()
-    assert ended(w)
-    assert w.counts.written + w.counts.lost == 2
-    assert 0 in opened(tmp_path)
-
-
-def test_closed_in_the_middle_of_the_first_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    w = writer(Disk(tmp_path))
-
-    class Closing(QuietThread):
-        def start(self) -> None:
-            w.close()  # as a signal handler would, while the lock is held
-            super().start()
-
-    monkeypatch.setattr(threads, "QuietThread", Closing)
-    with pytest.raises(WriterClosed):
-        put(w, 0)
-    Call(w.close).done()
-    assert ended(w)
-    assert w.counts == WriterCounts()

@@ -1,1 +1,1 @@
-"""What was seen, on disk: the format of a page, its writer and its reader."""
+"""Captures on disk: the page format, its writer and its reader."""

@@ -1,7 +1,7 @@
-"""The catalogue: which datapoint stands in which line of which page, so that a reader need not open the other pages.
+"""The catalogue: which datapoint is in which line of which page, so that a reader need not open every page.
 
-A writer appends one sealed line for each page it closes, and ends by putting a single line for all of them in their
-place. It is a cache: what it does not cover is found by reading the pages' lines, and a damaged line of it is ignored.
+A writer appends one sealed line for each page it closes, and merges them into as few lines as possible when it ends.
+The catalogue is a cache: readers scan the lines of pages that it does not cover, and ignore its damaged lines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from endoscope.errors import PageFormatError
 from endoscope.pages import format
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+_INT64 = np.dtype("<i8")
 
 
 def _none() -> Ints:
@@ -31,12 +32,12 @@ class PageInfo:
     dropped: int = 0
     closed: bool = True
     data_start: int = 0
-    """Where its tensors begin; 0 when that is still to be read from its first line."""
+    """Where its tensors begin; 0 if that is still to be read from its first line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where records are. Arrays have one element for each record, ``indices`` one for each datapoint of each record."""
+    """Where records are. Arrays have one element per record, ``indices`` one per datapoint of each record."""
 
     pages: tuple[PageInfo, ...] = ()
     indices: Ints = field(default_factory=_none)
@@ -44,9 +45,9 @@ class Index:
     """How many datapoints the record holds."""
     starts: Ints = field(default_factory=_none)
     ends: Ints = field(default_factory=_none)
-    """Where the record's line lies in its page's lines."""
+    """Where the record's line is in its page's lines."""
     page: Ints = field(default_factory=_none)
-    """Which of ``pages``."""
+    """Position in ``pages``."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -56,16 +57,28 @@ class Index:
         return [int(i) for i in self.indices[np.repeat(self.page, self.counts) == page]]
 
 
-def of_page(
-    page: PageInfo,
-    indices: Sequence[int] = (),
-    counts: Sequence[int] = (),
-    starts: Sequence[int] = (),
-    ends: Sequence[int] = (),
-) -> Index:
-    """The index of one page, from plain lists."""
-    i, c, s, e = (np.array(a, np.int64) for a in (indices, counts, starts, ends))
-    return Index((page,), i, c, s, e, np.zeros(len(c), np.int64))
+class PageLines:
+    """The record lines of one page, collected one by one."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self._counts: list[int] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, indices: Sequence[int], start: int, end: int) -> None:
+        self.indices += indices
+        self._counts.append(len(indices))
+        self._starts.append(start)
+        self._ends.append(end)
+
+    def index(self, page: PageInfo) -> Index:
+        lists = (self.indices, self._counts, self._starts, self._ends)
+        indices, counts, starts, ends = (np.array(numbers, np.int64) for numbers in lists)
+        return Index((page,), indices, counts, starts, ends, np.zeros(len(self), np.int64))
 
 
 def merge(parts: Sequence[Index]) -> Index:
@@ -83,15 +96,15 @@ def merge(parts: Sequence[Index]) -> Index:
 
 
 def ordered(index: Index, key: Callable[[str], Any]) -> Index:
-    """The same with the pages, and their records with them, in the order of ``key``."""
+    """The same index with its pages, and their records, sorted by ``key`` of the page name."""
     if len(index.pages) < 2:
         return index
     order = sorted(range(len(index.pages)), key=lambda k: key(index.pages[k].name))
     if order == list(range(len(order))):
         return index
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    page = rank[index.page]
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    page = position[index.page]
     records = np.argsort(page, kind="stable")
     datapoints = np.argsort(np.repeat(page, index.counts), kind="stable")
     pages = tuple(index.pages[k] for k in order)
@@ -99,21 +112,21 @@ def ordered(index: Index, key: Callable[[str], Any]) -> Index:
     return Index(pages, index.indices[datapoints], counts, starts, ends, page[records])
 
 
-_LINE_RECORDS = 400_000  # in one line: with a datapoint each they take a third of the longest line that is read
+_LINE_DATAPOINTS = 400_000  # per line: with one record each they take a third of the longest line
 
 
 def merged(parts: Sequence[Index]) -> list[Index]:
-    """The same in as few parts as fit into lines."""
+    """The same records in as few parts as fit into lines."""
     groups: list[list[Index]] = [[]]
     for part in parts:
-        if groups[-1] and sum(len(p.indices) for p in groups[-1]) + len(part.indices) > _LINE_RECORDS:
+        if groups[-1] and sum(len(p.indices) for p in groups[-1]) + len(part.indices) > _LINE_DATAPOINTS:
             groups.append([])
         groups[-1].append(part)
     return [merge(group) for group in groups]
 
 
 def encode(index: Index) -> bytes:
-    """One line. In each page a record's line must begin where the one before it ends, as a writer leaves them."""
+    """One line. In each page every line must begin where the one before it ends, as a writer leaves them."""
     pages, first = [], 0
     records = np.bincount(index.page, minlength=len(index.pages)).tolist()
     for info, count in zip(index.pages, records, strict=True):
@@ -125,9 +138,6 @@ def encode(index: Index) -> bytes:
     return format.sealed(members)
 
 
-_INT64 = np.dtype("<i8")
-
-
 def _text(array: Ints) -> str:
     return binascii.b2a_base64(array.astype("<i8").tobytes(), newline=False).decode()
 
@@ -137,20 +147,20 @@ def _array(text: str) -> Ints:
 
 
 def decode_all(lines: Iterable[bytes]) -> list[Index]:
-    """Every whole line of a catalogue; damaged ones are left out."""
-    found = []
+    """Every valid line of a catalogue; damaged ones are left out."""
+    parts = []
     for line in filter(None, lines):
         try:
-            found.append(decode(line))
+            parts.append(decode(line))
         except PageFormatError:
             continue
-    return found
+    return parts
 
 
 def decode(line: bytes) -> Index:
     """Raises `PageFormatError` for anything that `encode` would not have written.
 
-    Offsets are the exception: each is checked when its line is read.
+    Offsets are not checked here, but when a line is read.
     """
     members = format.unseal(line)
     if members.get("catalogue") != format.VERSION:
@@ -158,29 +168,35 @@ def decode(line: bytes) -> Index:
     try:
         indices, ends = _array(members["indices"]), _array(members["ends"])
         counts = _array(members["counts"]) if "counts" in members else None
-        listed = [(name, numbers) for name, *numbers in members["pages"]]
+        pages = [_decode_page(*page) for page in members["pages"]]
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
-    pages: list[PageInfo] = []
+    records = [count for _, _, count in pages]
+    if sum(records) != len(ends) or not _fit(counts, len(ends), len(indices)):
+        raise PageFormatError("catalogue line whose arrays do not fit together")
+    if counts is None:
+        counts = np.ones(len(ends), np.int64)
     starts = np.empty(len(ends), _INT64)
     starts[1:] = ends[:-1]
-    page = np.zeros(len(ends), _INT64)
-    at = 0
-    for name, numbers in listed:
-        if type(name) is not str or len(numbers) != 4 or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
-            raise PageFormatError("catalogue line whose pages are malformed")
-        dropped, data_start, start, records = numbers
-        starts[at : at + 1] = start
-        if pages:
-            page[at : at + records] = len(pages)
-        pages.append(PageInfo(name, dropped, data_start=data_start))
-        at += records
-    if at != len(ends) or not _counts_fit(counts, at, len(indices)):
-        raise PageFormatError("catalogue line whose arrays do not fit together")
-    return Index(tuple(pages), indices, np.ones(at, np.int64) if counts is None else counts, starts, ends, page)
+    first = 0
+    for _, start, count in pages:
+        starts[first : first + 1] = start
+        first += count
+    page = np.repeat(np.arange(len(pages)), records)
+    return Index(tuple(info for info, _, _ in pages), indices, counts, starts, ends, page)
 
 
-def _counts_fit(counts: Ints | None, records: int, datapoints: int) -> bool:
+def _decode_page(*page: Any) -> tuple[PageInfo, int, int]:
+    """A page, where its first record's line begins, and how many records it has."""
+    name, *numbers = page
+    if type(name) is not str or len(numbers) != 4 or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
+        raise PageFormatError("catalogue line whose pages are malformed")
+    dropped, data_start, start, records = numbers
+    return PageInfo(name, dropped, data_start=data_start), start, records
+
+
+def _fit(counts: Ints | None, records: int, datapoints: int) -> bool:
+    """Whether every record has a datapoint, and together they have all of them. The sum alone may overflow."""
     if counts is None or not records:
         return records == datapoints
     return bool(len(counts) == records and counts.min() > 0 and counts.max() <= datapoints == counts.sum())

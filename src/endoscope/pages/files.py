@@ -1,7 +1,8 @@
-"""Opening the files of a page: read-only, never through a link, every length checked before memory is taken for it."""
+"""Opening page files: read-only, never through a link, every length checked before memory is taken for it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from endoscope.errors import PageFormatError
-from endoscope.pages import format, page
+from endoscope.pages import format
+from endoscope.pages.names import parse_name
 
 FIRST_LINE = 512
+"""An upper bound of the first line's bytes."""
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_HUGE = 1 << 30  # bytes of one read from which a file must really hold them on the disk
+_HUGE = 1 << 30  # bytes of one read above which the disk must really hold them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +35,21 @@ def list_folder(folder: str) -> Listing:
 
 
 def sort_names(names: Iterable[str]) -> Listing:
-    """Which of the names are those of pages' files, and in which order they are read."""
-    there = Listing({}, [], [])
-    found = {name: parsed for name in names if (parsed := page.parse_name(name)) is not None}
-    for name in sorted(found, key=lambda name: page.order(found[name])):
-        kind = found[name][2]
-        if kind == "catalogue":
-            there.catalogues.append(name)
-        elif kind == "pkl":
-            there.pickles.append(name)
+    """The names of page files among ``names``, in reading order."""
+    listing = Listing({}, [], [])
+    parsed = {name: parts for name in names if (parts := parse_name(name)) is not None}
+    for name in sorted(parsed, key=lambda name: parsed[name].order):
+        if parsed[name].kind == "catalogue":
+            listing.catalogues.append(name)
+        elif parsed[name].kind == "pkl":
+            listing.pickles.append(name)
         else:
-            there.pages[name.rpartition(".")[0]] = None
-    return there
+            listing.pages[name.rpartition(".")[0]] = None
+    return listing
 
 
 class NotOpenedError(PageFormatError):
-    """A file is there and cannot be opened now."""
+    """A file exists and cannot be opened now."""
 
 
 def open_file(folder: str, name: str) -> int:
@@ -68,10 +70,10 @@ def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     """``nbytes`` at ``start`` into fresh memory; raises when the file is shorter than that."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    about = os.fstat(fd)
-    if start + nbytes > about.st_size:
+    status = os.fstat(fd)
+    if start + nbytes > status.st_size:
         raise PageFormatError(f"file ends before byte {start + nbytes}")
-    if nbytes > _HUGE and nbytes > 64 * about.st_blocks * 512:
+    if nbytes > _HUGE and nbytes > 64 * status.st_blocks * 512:
         raise PageFormatError(f"{nbytes} bytes in a file that is nearly all hole")
     try:
         data = np.empty(nbytes, np.uint8)
@@ -79,10 +81,10 @@ def read_at(fd: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
         raise PageFormatError(f"no memory for {nbytes} bytes") from None
     view, done = data.data, 0
     while done < nbytes:
-        got = os.preadv(fd, [view[done:]], start + done)
-        if got == 0:
+        count = os.preadv(fd, [view[done:]], start + done)
+        if count == 0:
             raise PageFormatError(f"file ends before byte {start + nbytes}")
-        done += got
+        done += count
     return data
 
 
@@ -99,11 +101,10 @@ class PageFiles:
     def text(self) -> int:
         if self._text < 0:
             fd = open_file(self.folder, f"{self.name}.jsonl")
-            try:
-                self.data_start = self.data_start or self._check_first_line(fd)
-            except BaseException:
-                os.close(fd)
-                raise
+            with contextlib.ExitStack() as on_error:
+                on_error.callback(os.close, fd)
+                self.data_start = self.data_start or _check_first_line(fd)
+                on_error.pop_all()
             self._text = fd
         return self._text
 
@@ -112,20 +113,6 @@ class PageFiles:
         if self._data < 0:
             self._data = open_file(self.folder, f"{self.name}.safetensors")
         return self._data
-
-    def _check_first_line(self, fd: int) -> int:
-        first = os.pread(fd, FIRST_LINE, 0).partition(b"\n")[0]
-        members = format.unseal(first)
-        version, start = members.get("endoscope_page"), members.get("data_start")
-        if type(version) is not int:
-            raise PageFormatError("not a page of Endoscope")
-        if version != format.VERSION:
-            raise PageFormatError(
-                f"written as format {version}; this version reads format {format.VERSION}: upgrade endoscope to read it"
-            )
-        if type(start) is not int or start < 8:
-            raise PageFormatError("no place given for the data")
-        return start
 
     def line(self, start: int, end: int) -> bytes:
         """One line, without its newline."""
@@ -140,3 +127,18 @@ class PageFiles:
             if fd >= 0:
                 os.close(fd)
         self._text = self._data = -1
+
+
+def _check_first_line(fd: int) -> int:
+    """Check that this version reads the page; returns where its tensors begin."""
+    members = format.unseal(os.pread(fd, FIRST_LINE, 0).partition(b"\n")[0])
+    version, start = members.get("endoscope_page"), members.get("data_start")
+    if type(version) is not int:
+        raise PageFormatError("not a page of Endoscope")
+    if version != format.VERSION:
+        raise PageFormatError(
+            f"written as format {version}; this version reads format {format.VERSION}: upgrade endoscope to read it"
+        )
+    if type(start) is not int or start < 8:
+        raise PageFormatError("the first line does not say where the tensors begin")
+    return start

@@ -1,4 +1,4 @@
-"""Folders of pages: which files belong to pages, a folder made ready for new ones, pages moved to another."""
+"""Folders of pages: their files, preparing a folder for new pages, moving pages to another folder."""
 
 from __future__ import annotations
 
@@ -9,32 +9,53 @@ import tempfile
 from pathlib import Path
 
 from endoscope.errors import ConfigError, FolderInUseError
-from endoscope.pages import page
+from endoscope.pages.names import FileName, parse_name
 
 
 def page_files(folder: Path) -> list[Path]:
     """Every file in ``folder`` that belongs to pages, of any rank and format."""
+    return sorted(_parsed_files(folder))
+
+
+def _parsed_files(folder: Path) -> dict[Path, FileName]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(p for p in folder.iterdir() if page.parse_name(p.name) is not None)
-    return []
+        return {path: name for path in folder.iterdir() if (name := parse_name(path.name)) is not None}
+    return {}
 
 
-def _ours(path: Path, rank: int | None, world_size: int) -> bool:
-    """Whether this process answers for a file: its own rank's; rank 0 also for those of ranks that are no more."""
-    parsed = page.parse_name(path.name)
-    assert parsed is not None
-    of = parsed[1]
-    return of == rank or (rank in (None, 0) and (of is None or rank is None or of >= world_size))
+def next_page(folder: Path, rank: int | None) -> int:
+    """The first page number that a rank has not used."""
+    return 1 + max((name.page for name in _parsed_files(folder).values() if name.rank == rank), default=-1)
 
 
+# ---------------------------------------------------------------- a folder for new pages
 def make_folder(folder: Path, key: str) -> None:
-    """Have a folder that can be written into; an error names the argument or config key that it was given as."""
+    """Ensure that a folder exists and can be written; errors name ``key``, its argument or config key."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise ConfigError(f"{key}: cannot make the folder {str(folder)!r}: {e.strerror}; choose another") from e
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}: cannot write into {str(folder)!r}; choose another")
+
+
+def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
+    """Ensure that ``folder`` exists; returns an earlier capture's pages, which are refused unless ``overwrite``."""
+    make_folder(folder, "output_dir")
+    old = sorted(path for path, name in _parsed_files(folder).items() if _is_ours(name, rank, world_size))
+    if old and not overwrite:
+        raise FolderInUseError(
+            f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
+            "choose another folder, or pass overwrite=True to replace them"
+        )
+    return sorted(old, key=_catalogues_first)
+
+
+def _is_ours(name: FileName, rank: int | None, world_size: int) -> bool:
+    """Whether this process may replace a file: its own rank's; for rank 0 also files of ranks that no longer exist."""
+    if name.rank == rank:
+        return True
+    return rank in (None, 0) and (name.rank is None or rank is None or name.rank >= world_size)
 
 
 def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overwrite: bool = False) -> None:
@@ -44,7 +65,7 @@ def prepare_folder(folder: Path, *, rank: int | None, world_size: int = 1, overw
 
 
 def remove_pages(folder: Path) -> None:
-    """Those of every rank; the folder goes with them unless something else is in it. No link is followed."""
+    """Remove the pages of every rank, and the folder if nothing else is in it. Links are not followed."""
     if folder.is_symlink():
         return
     for p in sorted(page_files(folder), key=_catalogues_first):
@@ -53,24 +74,13 @@ def remove_pages(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
-    """Make ``folder`` if need be; returns the pages of an earlier capture, which are refused unless ``overwrite``."""
-    make_folder(folder, "output_dir")
-    old = [p for p in page_files(folder) if _ours(p, rank, world_size)]
-    if old and not overwrite:
-        raise FolderInUseError(
-            f"{str(folder)!r} already holds pages ({old[0].name}, ...); "
-            "choose another folder, or pass overwrite=True to replace them"
-        )
-    return sorted(old, key=_catalogues_first)
-
-
 def _catalogues_first(path: Path) -> bool:
     return not path.name.startswith("catalogue")
 
 
+# ---------------------------------------------------------------- moving
 def replace_pages(source: Path, target: Path, old: list[Path], *, rank: int | None) -> None:
-    """Move pages into ``target`` in place of ``old``, which come back when that fails."""
+    """Move pages into ``target`` in place of ``old``, which are restored if that fails."""
     if not old:
         move_pages(source, target, rank=rank)
         return
@@ -89,30 +99,29 @@ def replace_pages(source: Path, target: Path, old: list[Path], *, rank: int | No
 
 
 def move_pages(source: Path, target: Path, *, rank: int | None) -> None:
-    """Move this rank's closed pages into ``target``, also from another file system.
+    """Move this rank's closed pages into ``target``, also to another file system.
 
-    A page's lines come after its tensors, and the catalogue last: what a reader finds there is whole at any moment.
+    A page's lines come after its tensors, and the catalogue comes last: at any moment a reader finds complete pages.
     """
     order = {"safetensors": 0, "pkl": 0, "jsonl": 1, "catalogue": 2}
-    moving = sorted(
-        (order[parsed[2]], p) for p in page_files(source) if (parsed := page.parse_name(p.name)) and parsed[1] == rank
-    )
-    there: list[Path] = []
+    files = {path: order[name.kind] for path, name in _parsed_files(source).items() if name.rank == rank}
+    moving = sorted(files, key=lambda path: (files[path], path))
+    copies: list[Path] = []
     try:
-        for _, p in moving:
+        for p in moving:
             _link_or_copy(p, target / p.name)
-            there.append(target / p.name)
+            copies.append(target / p.name)
     except OSError:
-        for copy in there:  # all of it stays where it was
+        for copy in copies:  # everything stays in the source
             copy.unlink()
         raise
-    page.sync_folder(target)
-    for _, p in reversed(moving):
+    sync_folder(target)
+    for p in reversed(moving):
         p.unlink()
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Have ``source`` under ``target`` as well: at every moment one of the two folders holds all pages."""
+    """Create ``target`` beside ``source``: at every moment one of the two folders holds all pages."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
@@ -126,3 +135,13 @@ def _link_or_copy(source: Path, target: Path) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

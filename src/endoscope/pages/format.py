@@ -1,6 +1,6 @@
-"""What the bytes of a page are made of: versions and limits, sealed lines, and how each dtype lies there.
+"""The bytes of a page: versions and limits, sealed lines, and how each dtype is stored.
 
-docs/page-format.md is the specification. Pure functions; no file is touched here.
+docs/page-format.md is the specification. Pure functions; touches no file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from endoscope.errors import PageFormatError
 
 VERSION = 1
 MAX_LINE = 32 << 20
-"""Longest line, in bytes, that is written or read. Large lists of numbers belong into tensors."""
+"""The longest line, in bytes, that is written or read. Large lists of numbers should be tensors."""
 MAX_CONTAINERS = 1_000_000
-"""Most lists and objects in a line: an empty list takes three bytes there and twenty times that in memory."""
+"""The most lists and objects in a line: an empty list takes three bytes there and twenty times that in memory."""
 MANY_FLOATS = 16
-"""A list of so many floats or more stands in a line by its bytes: as text it takes ten times as long, both ways."""
+"""From this length a list of floats is stored as bytes: as text it takes ten times as long, both ways."""
 ALIGN = 8
 """Every block starts at a multiple of this, so that any reader can view the bytes without a copy."""
 
@@ -31,7 +31,7 @@ _SEAL = len(_LINE_END) + 16 + len(b'"}')
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """How a torch dtype lies in a page: its safetensors name, and the dimension that complex numbers add there."""
+    """How a torch dtype is stored: its safetensors name, and the dimension that complex numbers add there."""
 
     torch: torch.dtype
     safetensors: str
@@ -46,17 +46,9 @@ def _dtypes() -> dict[str, Dtype]:
     table = {name: Dtype(getattr(torch, name), tag, numpy=np.dtype(name)) for name, tag in plain.items()}
     table["complex128"] = Dtype(torch.complex128, "F64", (2,), np.dtype("complex128"))
     table["complex32"] = Dtype(torch.complex32, "F16", (2,))
-    byte_sized = {
-        "float8_e4m3fn": "F8_E4M3",
-        "float8_e5m2": "F8_E5M2",
-        "float8_e4m3fnuz": "U8",
-        "float8_e5m2fnuz": "U8",
-        "float8_e8m0fnu": "U8",
-    }
-    for name, tag in {"bfloat16": "BF16", **byte_sized}.items():
-        if hasattr(torch, name):
-            table[name] = Dtype(getattr(torch, name), tag)
-    return table
+    not_in_numpy = {"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+                    "float8_e4m3fnuz": "U8", "float8_e5m2fnuz": "U8", "float8_e8m0fnu": "U8"}  # fmt: skip
+    return table | {n: Dtype(getattr(torch, n), tag) for n, tag in not_in_numpy.items() if hasattr(torch, n)}
 
 
 DTYPES = _dtypes()
@@ -69,7 +61,7 @@ _from_json = json.JSONDecoder().decode
 
 
 def seal(body: bytes) -> bytes:
-    """End a line: ``body`` is a JSON object without its closing brace; its checksum becomes the last member."""
+    """Complete a line: ``body`` is a JSON object without its closing brace; its checksum becomes the last member."""
     return b'%s%s%016x"}\n' % (body, _LINE_END, xxhash.xxh3_64_intdigest(body))
 
 
@@ -78,18 +70,18 @@ def sealed(members: dict[str, Any]) -> bytes:
 
 
 def is_sealed(line: bytes) -> bool:
-    """Whether a line (without its newline) is whole and is what was written."""
+    """Whether a line (without its newline) is complete and unchanged."""
     body = line[:-_SEAL]
     return line[-_SEAL:] == b'%s%016x"}' % (_LINE_END, xxhash.xxh3_64_intdigest(body))
 
 
 def containers(line: bytes) -> int:
-    """How many lists and objects a line holds, and perhaps more."""
+    """An upper bound of how many lists and objects a line holds."""
     return line.count(b"[") + line.count(b"{")
 
 
 def unseal(line: bytes) -> dict[str, Any]:
-    """The members of a line; raises `PageFormatError` with the cause when it is not whole."""
+    """The members of a line; raises `PageFormatError` with the cause if it is not complete."""
     if len(line) > MAX_LINE:
         raise PageFormatError(f"line of {len(line)} bytes, longer than any that is written")
     if not is_sealed(line):

@@ -1,11 +1,12 @@
-"""Reading captures back: `load_debug_outputs` gives a mapping of datapoint index to outputs, read when asked for.
+"""Reading captures: `load_debug_outputs` gives a mapping of datapoint index to outputs, which are read on access.
 
-Files are data: they are never unpickled, and every byte handed out is checked against its checksum. Safe to use while
-a run is still writing.
+Files are data: they are never unpickled, and every byte returned is checked against its checksum. Readers are safe to
+use while a run is still writing, and from several threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +22,11 @@ from endoscope.errors import (
     PageFormatError,
     UntrustedPickleError,
 )
-from endoscope.pages import catalogue, page
-from endoscope.pages.files import Listing, PageFiles, list_folder, open_file, sort_names
+from endoscope.pages.catalogue import PageInfo
+from endoscope.pages.files import Listing, PageFiles, list_folder, sort_names
+from endoscope.pages.lookup import look_up
 from endoscope.pages.record import RecordReader
-from endoscope.pages.scan import Damage, read_lines, scan
+from endoscope.pages.scan import Damage
 
 __all__ = ["Damage", "DebugOutputs", "load_debug_outputs"]
 
@@ -34,23 +36,23 @@ _OPEN_PAGES = 64  # pages whose files stay open, so that a long run does not use
 
 
 class DebugOutputs(Mapping[int, dict[str, Any]]):
-    """The captures of one folder: datapoint index to ``{debugger name: outputs}``, read when asked for.
+    """The captures of one folder: datapoint index to ``{debugger name: outputs}``, read on access.
 
     >>> outputs = load_debug_outputs("runs/cnn/epoch_4")
     >>> outputs[17]["backbone_features"]["feature_map"].shape
     torch.Size([1, 512, 7, 7])
-    >>> outputs.list(17)                            # which debuggers gave something for datapoint 17
+    >>> outputs.list(17)                            # the debuggers that have outputs for datapoint 17
     ['backbone_features', 'gradcam_analysis']
     >>> outputs.read(17, "gradcam_analysis")        # only that one is read
     >>> outputs.notes(17)                           # what is absent and why, failures, call counts
     >>> outputs.damage                              # what cannot be read, and pages of another length than written
 
-    Indices come in ascending order. An index captured twice gives its latest record. A record is verified each time it
-    is read. `refresh` takes in what a live run has written since.
+    Indices come in ascending order. If an index was captured twice, its latest record counts. A record is verified each
+    time it is read. `refresh` adds what a live run has written since.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, listing: Listing | None = None) -> None:
-        """``listing`` is what the folder holds, if that was looked up just now."""
+        """``listing``: what the folder holds, if the caller has just looked."""
         self._path = os.fspath(folder)
         self._lock = threading.RLock()
         self._files: dict[str, PageFiles] = {}
@@ -67,48 +69,12 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             self.close()  # the files may have been replaced
             self._find_records(list_folder(self._path))
 
-    def _find_records(self, there: Listing) -> None:
-        self.seen_damage: list[Damage] = []
-        """What finding and reading records has shown so far; `damage` tells more."""
+    def _find_records(self, listing: Listing) -> None:
+        self._lookup = look_up(self._path, listing, self._open)
+        self.seen_damage: list[Damage] = [*self._lookup.damage]
+        """What finding and reading records has shown so far; `damage` also checks lengths."""
+        self._unmeasured = self._lookup.closed_pages
         self._last: tuple[int, RecordReader] | None = None
-        parts = [part for name in there.catalogues for part in _read_catalogue(self._path, name, there)]
-        covered = {info.name for part in parts for info in part.pages}
-        if not covered <= there.pages.keys():  # a live run has closed pages since the folder was listed
-            there = list_folder(self._path)
-        for name in there.pages:
-            if name not in covered:
-                parts.append(self._scan(name))
-        # An index captured twice gives its latest record, so the pages come as they were written.
-        self._index = catalogue.ordered(catalogue.merge(parts), _page_order)
-        for k, info in enumerate(self._index.pages):
-            if info.name not in there.pages:
-                lost = tuple(self._index.datapoints_of(k))
-                self.seen_damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", lost))
-        self._unmeasured = [info.name for info in self._index.pages if info.closed and info.name in there.pages]
-        self._sort()
-
-    def _scan(self, name: str) -> catalogue.Index:
-        try:
-            index, damage = scan(self._open(name))
-        except PageFormatError as e:
-            index, damage = _unreadable(name), [Damage(f"{name}.jsonl", None, str(e))]
-        self.seen_damage += damage
-        return index
-
-    def _sort(self) -> None:
-        """Datapoints in ascending order, each with its record and its row in that record's batch."""
-        indices, counts = self._index.indices, self._index.counts
-        record, row = np.arange(len(counts)), None
-        if len(indices) != len(counts):
-            row = np.arange(len(indices)) - np.repeat(np.cumsum(counts) - counts, counts)
-            record = np.repeat(record, counts)
-        if not (indices[1:] > indices[:-1]).all():
-            order = np.argsort(indices, kind="stable")
-            ordered = indices[order]
-            order = order[np.append(ordered[1:] > ordered[:-1], True)]  # the last of equal ones is the latest
-            indices, record = indices[order], record[order]
-            row = row[order] if row is not None else None
-        self._indices, self._record, self._row = indices, record, row  # no rows: every record holds one datapoint
 
     def _open(self, name: str, data_start: int = 0) -> PageFiles:
         files = self._files.pop(name, None) or PageFiles(self._path, name, data_start=data_start)
@@ -119,44 +85,46 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
 
     def _locate(self, idx: Any) -> tuple[int, int]:
         """The record of a datapoint, and its row in the record's batch."""
-        if isinstance(idx, bool) or not isinstance(idx, (int, np.integer)):
-            raise DatapointNotFoundError(f"a datapoint is found by its integer index, not by {type(idx).__name__}")
-        at = int(self._indices.searchsorted(idx)) if -(1 << 63) <= idx < 1 << 63 else len(self)
-        if at == len(self) or self._indices[at] != idx:
-            span = f"{len(self)} datapoints, {self._indices[0]} to {self._indices[-1]}" if len(self) else "no datapoint"
-            seen = len(self.seen_damage)
+        place = self._lookup.find(idx)
+        if place is None:
+            indices, seen = self._lookup.datapoints, len(self.seen_damage)
+            span = f"{len(indices)} datapoints, {indices[0]} to {indices[-1]}" if len(indices) else "no datapoint"
             lost = f"; {seen} damaged record(s) may have held it, see .damage" if seen else ""
             raise DatapointNotFoundError(f"no datapoint {idx} in {str(self.folder)!r}, which holds {span}{lost}")
-        return int(self._record[at]), int(self._row[at]) if self._row is not None else 0
+        return place
 
     def _find(self, idx: int) -> tuple[RecordReader, int]:
         """The reader of a datapoint's record, and its row in the record's batch."""
         record, row = self._locate(idx)
-        index = self._index
+        index = self._lookup.index
         info = index.pages[index.page[record]]
         files = self._open(info.name, info.data_start)
-        if self._last is not None and self._last[0] == record:
-            reader = self._last[1]  # the next datapoint of the same batch: its line is known already
+        if self._last is not None and self._last[0] == record:  # another datapoint of the same batch
+            reader = self._last[1]
             reader.files = files
             return reader, row
-        try:
+        with self._naming_damage(idx, "jsonl"):
             reader = RecordReader(files, files.line(int(index.starts[record]), int(index.ends[record])))
             if row >= len(reader.indices) or reader.indices[row] != idx:
                 raise PageFormatError("line of another datapoint than the catalogue says; delete catalogue.jsonl")
-        except PageFormatError as e:
-            raise self._damaged(idx, "jsonl", e) from None
         self._last = (record, reader) if len(reader.indices) > 1 else None
         return reader, row
 
-    def _damaged(self, idx: int, suffix: str, e: PageFormatError) -> DamagedRecordError:
-        record, _ = self._locate(idx)
-        page_number = self._index.page[record]
-        file = f"{self._index.pages[page_number].name}.{suffix}"
-        in_page = record - int(self._index.page.searchsorted(page_number))
-        damage = Damage(file, in_page, str(e), (int(idx),))
-        if damage not in self.seen_damage:
-            self.seen_damage.append(damage)
-        return DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}")
+    @contextlib.contextmanager
+    def _naming_damage(self, idx: int, suffix: str) -> Iterator[None]:
+        """Add the file, the record and the datapoint to an error, and the error to the damage."""
+        try:
+            yield
+        except PageFormatError as e:
+            record, _ = self._locate(idx)
+            index = self._lookup.index
+            page = index.page[record]
+            file = f"{index.pages[page].name}.{suffix}"
+            in_page = record - int(index.page.searchsorted(page))
+            damage = Damage(file, in_page, str(e), (int(idx),))
+            if damage not in self.seen_damage:
+                self.seen_damage.append(damage)
+            raise DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}") from None
 
     # ---- reading
     def __getitem__(self, idx: int) -> dict[str, Any]:
@@ -165,26 +133,23 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             return {name: self._value(idx, reader, name, row) for name in reader.outputs}
 
     def _value(self, idx: int, reader: RecordReader, name: str, row: int) -> Any:
-        try:
+        with self._naming_damage(idx, "safetensors"):
             return reader.read(name, row)
-        except PageFormatError as e:
-            raise self._damaged(idx, "safetensors", e) from None
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._indices.tolist())
+        return iter(self._lookup.datapoints.tolist())
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._lookup.datapoints)
 
     def __contains__(self, idx: object) -> bool:
         try:
-            self._locate(idx)
+            return self._lookup.find(idx) is not None
         except DatapointNotFoundError:
             return False
-        return True
 
     def list(self, idx: int) -> Names:
-        """The names of the debuggers that gave something for this datapoint."""
+        """The names of the debuggers that have outputs for this datapoint."""
         with self._lock:
             return [*self._find(idx)[0].outputs]
 
@@ -199,13 +164,11 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         raise DatapointNotFoundError(f"datapoint {idx} has nothing from {name!r}{why}; it has {[*reader.outputs]}")
 
     def size(self, idx: int, name: str) -> int:
-        """How many bytes of tensors `read` would fetch; 0 for a debugger that gave none."""
+        """How many bytes of tensors `read` would fetch; 0 for a debugger without outputs."""
         with self._lock:
             reader, _ = self._find(idx)
-            try:
+            with self._naming_damage(idx, "jsonl"):
                 return reader.size(name) if name in reader.outputs else 0
-            except PageFormatError as e:
-                raise self._damaged(idx, "jsonl", e) from None
 
     def notes(self, idx: int) -> dict[str, Any]:
         """What is absent from this datapoint's record and why, which debuggers failed, how often a layer was called."""
@@ -213,27 +176,26 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             return self._notes(idx, self._find(idx)[0])
 
     def _notes(self, idx: int, reader: RecordReader) -> dict[str, Any]:
-        try:
+        with self._naming_damage(idx, "jsonl"):
             return reader.notes
-        except PageFormatError as e:
-            raise self._damaged(idx, "jsonl", e) from None
 
+    # ---- pages
     @property
-    def pages(self) -> tuple[catalogue.PageInfo, ...]:
+    def pages(self) -> tuple[PageInfo, ...]:
         """Every page: its name, whether it was closed, and how many records were dropped while it was written."""
-        return self._index.pages
+        return self._lookup.index.pages
 
     def page_counts(self) -> Sequence[tuple[int, int]]:
-        """For each of `pages`, how many records it holds, and how many datapoints they are of."""
-        pages, counts = self._index.page, self._index.counts
-        records = np.bincount(pages, minlength=len(self.pages))
-        datapoints = np.bincount(pages, weights=counts, minlength=len(self.pages))
+        """For each of `pages`, how many records and how many datapoints it holds."""
+        index = self._lookup.index
+        records = np.bincount(index.page, minlength=len(self.pages))
+        datapoints = np.bincount(index.page, weights=index.counts, minlength=len(self.pages))
         return [(int(n), int(m)) for n, m in zip(records, datapoints, strict=True)]
 
     @property
     def records(self) -> int:
         """How many records there are; a record holds one datapoint, or a batch of them."""
-        return len(self._index)
+        return len(self._lookup.index)
 
     @property
     def dropped(self) -> int:
@@ -242,17 +204,17 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
 
     @property
     def damage(self) -> Damages:
-        """What was seen so far, with closed pages of another length than they were written with.
+        """What was seen so far, and closed pages whose length has changed since they were written.
 
-        The first time, each closed page is opened to see its length, which finding a datapoint does without.
+        The first time, each closed page is opened for its length, which finding a datapoint does not need.
         """
         with self._lock:
             if self._unmeasured:
                 from endoscope.pages.verify import verify_lengths
 
-                found, self._unmeasured = verify_lengths(self._path, self._unmeasured)
-                lines = {damage.file for damage in self.seen_damage if damage.file.endswith(".jsonl")}
-                self.seen_damage += [damage for damage in found if damage.file not in lines]
+                damage, self._unmeasured = verify_lengths(self._path, self._unmeasured)
+                lines = {d.file for d in self.seen_damage if d.file.endswith(".jsonl")}
+                self.seen_damage += [d for d in damage if d.file not in lines]
             return self.seen_damage
 
     def verify(self) -> Sequence[Damage]:
@@ -281,31 +243,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         return f"<DebugOutputs {str(self.folder)!r}: {len(self)} datapoints in {len(self.pages)} pages>"
 
 
-def _read_catalogue(folder: str, name: str, there: Listing) -> Sequence[catalogue.Index]:
-    try:
-        fd = open_file(folder, name)
-    except PageFormatError:
-        return []
-    try:
-        lines = (line for _, line, _ in read_lines(fd) if line is not None)
-        return [part for part in catalogue.decode_all(lines) if _names_pages(part, there)]
-    finally:
-        os.close(fd)
-
-
-def _names_pages(index: catalogue.Index, there: Listing) -> bool:
-    """A catalogue can name pages of its own folder only: those that are there, and those that may have been."""
-    return bool(index.pages) and all(p.name in there.pages or page.parse_name(f"{p.name}.jsonl") for p in index.pages)
-
-
-def _page_order(name: str) -> tuple[int, int]:
-    return page.order(page.parse_name(f"{name}.jsonl"))
-
-
-def _unreadable(name: str) -> catalogue.Index:
-    return catalogue.of_page(catalogue.PageInfo(name, closed=False))
-
-
+# ---------------------------------------------------------------- opening
 def debugger_folder(directory: str | os.PathLike[str]) -> Path:
     """The folder with the pages: ``directory`` itself, or its ``debugger/``."""
     return Path(_look(directory)[0])
@@ -313,20 +251,19 @@ def debugger_folder(directory: str | os.PathLike[str]) -> Path:
 
 def _look(directory: str | os.PathLike[str]) -> tuple[str, Listing]:
     """The folder with the pages, and what it holds."""
-    given = os.fspath(directory)
+    path = os.fspath(directory)
     try:
-        names = os.listdir(given)
+        names = os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise PageError(f"there is no folder {given!r}") from None
-    if "debugger" in names and os.path.isdir(inside := os.path.join(given, "debugger")):
+        raise PageError(f"there is no folder {path!r}") from None
+    if "debugger" in names and os.path.isdir(inside := os.path.join(path, "debugger")):
         return inside, list_folder(inside)
-    there = sort_names(names)
-    if not (there.pages or there.catalogues or there.pickles):
-        epochs = [name for name in names if name.startswith("epoch_")]
-        if epochs:
-            such = os.path.join(given, max(epochs, key=lambda name: (len(name), name)))
-            raise PageError(f"{given!r} holds {len(epochs)} epochs; choose one, such as {such!r}")
-    return given, there
+    listing = sort_names(names)
+    epochs = [name for name in names if name.startswith("epoch_")]
+    if epochs and not (listing.pages or listing.catalogues or listing.pickles):
+        latest = os.path.join(path, max(epochs, key=lambda name: (len(name), name)))
+        raise PageError(f"{path!r} holds {len(epochs)} epochs; choose one, such as {latest!r}")
+    return path, listing
 
 
 def load_debug_outputs(
@@ -340,8 +277,8 @@ def load_debug_outputs(
     The mapping reads lazily and verifies what it reads; see `DebugOutputs`. Pickle pages can run code when opened: they
     are read only with ``trust_pickle=True``, and then all at once.
     """
-    folder, there = _look(epoch_dir)
-    if there.pickles:
+    folder, listing = _look(epoch_dir)
+    if listing.pickles:
         from endoscope.pages import pickle_pages
 
         if not trust_pickle:
@@ -350,4 +287,4 @@ def load_debug_outputs(
                 f"pass trust_pickle=True, or convert them once with: endoscope pages import --trust {folder} NEW_FOLDER"
             )
         return pickle_pages.load(Path(folder))
-    return DebugOutputs(folder, listing=there)
+    return DebugOutputs(folder, listing=listing)

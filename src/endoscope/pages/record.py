@@ -1,7 +1,8 @@
-"""One record: its line decoded, and the bytes of its blocks fetched and verified when they are asked for."""
+"""One record: its decoded line, and its values, whose bytes are read and verified when they are needed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,116 +10,126 @@ import torch
 import xxhash
 
 from endoscope.errors import PageFormatError
-from endoscope.pages import decoding, format
+from endoscope.pages import format
+from endoscope.pages.decoding import decode
 from endoscope.pages.files import PageFiles, read_at
 from endoscope.pages.scan import read_indices
+from endoscope.pages.spans import Span, find_spans
 
-_SMALL_BLOCK = 64 << 10  # below this one read of the whole batch is cheaper than one for each tensor
+_SMALL_BLOCK = 64 << 10  # up to here one read of the batch is cheaper than one read per tensor
+Bytes = np.ndarray[Any, Any]
 
 
 class RecordReader:
-    """Decodes one record's line and fetches its blocks."""
+    """Decodes one record's line and reads its blocks."""
 
     def __init__(self, files: PageFiles, line: bytes) -> None:
         self.files = files
-        self.members = format.unseal(line)
-        self.indices = read_indices(self.members)
-        at, outputs = self.members.get("at"), self.members.get("outputs")
+        self._members = format.unseal(line)
+        self.indices = read_indices(self._members)
+        at, outputs = self._members.get("at"), self._members.get("outputs")
         if type(at) is not int or at < files.data_start or not isinstance(outputs, dict):
             raise PageFormatError("line without its outputs")
-        self.at: int = at
+        self._at: int = at
         self.outputs: dict[str, Any] = outputs
+        """By debugger name the block, which is not checked yet."""
 
     @property
     def end(self) -> int:
         """Where its bytes end in the page's tensors."""
-        size = self.members.get("bytes")
+        size = self._members.get("bytes")
         if type(size) is not int or size < 0:
             raise PageFormatError("line without the size of its record")
-        return self.at + size
+        return self._at + size
 
     @property
     def notes(self) -> dict[str, Any]:
-        notes = decoding.decode(self.members.get("notes", {}), _no_tensor, None)
+        notes = decode(self._members.get("notes", {}), _no_tensor, None)
         if not (isinstance(notes, dict) and all(isinstance(v, dict) for v in notes.values())):
             raise PageFormatError("notes are malformed")
         return notes
 
     def read(self, name: str, row: int | None) -> Any:
-        """One debugger's value: for datapoint ``row`` of the record, or as the whole batch was given."""
-        block = self.outputs[name]
-        if not isinstance(block, dict) or "value" not in block:
+        """One debugger's value for datapoint ``row`` of the record; None is the value of the whole batch."""
+        block = self._block(name)
+        if "value" not in block:
             raise PageFormatError(f"outputs of {name!r} are malformed")
         count = len(self.indices)
         if count == 1:
             row = None
         if "bytes" not in block:
-            return decoding.decode(block["value"], _no_tensor, row)
-        start, size = block.get("at"), block["bytes"]
-        if type(start) is not int or type(size) is not int or start < 0 or size < 0:
+            return decode(block["value"], _no_tensor, row)
+        start, size = block.get("at"), _block_size(name, block)
+        if type(start) is not int or start < 0:
             raise PageFormatError(f"outputs of {name!r} have no place")
-        spans = decoding.spans(block["value"], size, count)
-        by_ref = self._fetch(block, self.at + start, size, spans, row)
-        return decoding.decode(block["value"], lambda ref: by_ref[id(ref)], row)
+        spans = find_spans(block["value"], size, count)
+        parts = self._fetch(self._at + start, size, spans, row)
+        _verify(block, spans, parts, row, count)
+        tensors = {id(span.ref): _tensor(span, data, row) for span, data in zip(spans, parts, strict=True)}
+        return decode(block["value"], lambda ref: tensors[id(ref)], row)
 
     def size(self, name: str) -> int:
-        """The bytes of the tensors that one datapoint's value of a debugger takes."""
+        """The bytes of the tensors that `read` fetches for one datapoint."""
+        block = self._block(name)
+        size = _block_size(name, block) if block.get("bytes") else 0
+        spans = find_spans(block.get("value"), size, len(self.indices)) if size else []
+        return sum(span.part(0)[1] for span in spans)
+
+    def _block(self, name: str) -> dict[str, Any]:
         block = self.outputs[name]
-        size = block.get("bytes", 0) if isinstance(block, dict) else 0
-        if not size:
-            return 0
-        if type(size) is not int or size < 0:
-            raise PageFormatError(f"outputs of {name!r} have no place")
-        spans = decoding.spans(block.get("value"), size, len(self.indices))
-        return sum(s.nbytes if s.row is None else s.row for s in spans)
+        if not isinstance(block, dict):
+            raise PageFormatError(f"outputs of {name!r} are malformed")
+        return block
 
-    def _fetch(
-        self,
-        block: dict[str, Any],
-        at: int,
-        size: int,
-        spans: list[decoding.Span],
-        row: int | None,
-    ) -> dict[int, torch.Tensor]:
-        """Read and verify the bytes that ``row`` needs, and make tensors of them."""
-        batched = any(s.row is not None for s in spans)
-        piecewise = row is not None and batched and size > _SMALL_BLOCK
-        whole = None if piecewise else read_at(self.files.data, at, size)
-        shared = xxhash.xxh3_64()
-        rows = {j: xxhash.xxh3_64() for j in (range(len(self.indices)) if row is None else [row])} if batched else {}
-        made: dict[int, torch.Tensor] = {}
-        for s in spans:
-            first, length = s.start, s.nbytes
-            if s.row is not None and row is not None:
-                first, length = s.start + row * s.row, s.row
-            data = read_at(self.files.data, at + first, length) if whole is None else whole[first : first + length]
-            if s.row is None:
-                shared.update(data.data)
-            elif row is not None:
-                rows[row].update(data.data)
-            else:
-                for j, digest in rows.items():
-                    digest.update(data.data[j * s.row : (j + 1) * s.row])
-            made[id(s.ref)] = _tensor(s.ref, data, cut=s.row is not None and row is not None)
-        if shared.hexdigest() != block.get("sum"):
-            raise PageFormatError("checksum of the tensors does not match")
+    def _fetch(self, at: int, size: int, spans: list[Span], row: int | None) -> list[Bytes]:
+        """The bytes of each span that ``row`` needs."""
+        places = [span.part(row) for span in spans]
+        if row is not None and size > _SMALL_BLOCK and any(span.row is not None for span in spans):
+            return [read_at(self.files.data, at + start, nbytes) for start, nbytes in places]
+        block = read_at(self.files.data, at, size)
+        return [block[start : start + nbytes] for start, nbytes in places]
+
+
+def _block_size(name: str, block: dict[str, Any]) -> int:
+    size = block["bytes"]
+    if type(size) is not int or size < 0:
+        raise PageFormatError(f"outputs of {name!r} have no place")
+    return size
+
+
+def _verify(block: dict[str, Any], spans: list[Span], parts: list[Bytes], row: int | None, count: int) -> None:
+    """Check the bytes that all datapoints share, and the rows that were read."""
+    shared = [part for span, part in zip(spans, parts, strict=True) if span.row is None]
+    batched = [part for span, part in zip(spans, parts, strict=True) if span.row is not None]
+    valid = _checksum(shared) == block.get("sum")
+    if batched:
         sums = block.get("sums")
-        if rows and not (
-            isinstance(sums, list)
-            and len(sums) == len(self.indices)
-            and all(d.hexdigest() == sums[j] for j, d in rows.items())
-        ):
-            raise PageFormatError("checksum of the tensors does not match")
-        return made
+        valid = valid and isinstance(sums, list) and len(sums) == count and _rows_are_valid(batched, sums, row)
+    if not valid:
+        raise PageFormatError("checksum of the tensors does not match")
 
 
-def _tensor(ref: dict[str, Any], data: np.ndarray[Any, Any], *, cut: bool) -> torch.Tensor:
-    dtype = format.DTYPES[ref["dtype"]]
-    shape = ref["shape"]
-    if cut:
-        shape = shape[1:] if ref["batch"] == "one" else [1, *shape[1:]]
+def _rows_are_valid(batched: list[Bytes], sums: list[Any], row: int | None) -> bool:
+    if row is not None:
+        return bool(_checksum(batched) == sums[row])
+    by_datapoint = zip(*(np.split(part, len(sums)) for part in batched), strict=True)
+    return [_checksum(rows) for rows in by_datapoint] == sums
+
+
+def _checksum(parts: Iterable[Bytes]) -> str:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part.data)
+    return digest.hexdigest()
+
+
+def _tensor(span: Span, data: Bytes, row: int | None) -> torch.Tensor:
+    dtype = format.DTYPES[span.ref["dtype"]]
+    shape = span.ref["shape"]
+    if row is not None and span.row is not None:
+        shape = shape[1:] if span.ref["batch"] == "one" else [1, *shape[1:]]
     if dtype.torch is torch.complex128 and data.ctypes.data % 16:
-        data = data.copy()  # a block begins at a multiple of 8, and these want 16
+        data = data.copy()  # blocks begin at a multiple of 8, and torch requires 16
     try:
         if not len(data):
             return torch.empty(shape, dtype=dtype.torch)

@@ -1,10 +1,11 @@
-"""PageStore: where a capture's pages are: in the folder they are meant for, or in a spool until that folder is known.
+"""PageStore: where a capture's pages go: into their folder, or into a spool until that folder is known.
 
-Every method is called from the user's threads; the bytes are written by `PageWriter`'s.
+Called from the user's threads; a `PageWriter` writes the bytes on its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -12,37 +13,20 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
+from endoscope import ranks
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.errors import ConfigError, PageError
-from endoscope.pages import page
-from endoscope.pages.folders import check_folder, make_folder, page_files, prepare_folder, replace_pages
+from endoscope.pages.folders import check_folder, make_folder, next_page, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 
 log = logging.getLogger("endoscope")
 
 PageFormat = Literal["safetensors", "pickle"]
-
-
-def process_rank() -> tuple[int | None, int]:
-    """(rank, world size) of this process under torch.distributed or torchrun; (None, 1) when it is alone."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized():
-        rank, world = dist.get_rank(), dist.get_world_size()
-    else:
-        rank, world = (int(os.environ.get(k, d)) for k, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
-    return (rank, world) if world > 1 else (None, 1)
-
-
-def _check_spool(folder: Path) -> None:
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"spool_dir={str(folder)!r} is no folder that can be written into; make it first")
 
 
 @dataclass(frozen=True)
@@ -58,62 +42,59 @@ class StoreSettings:
 
 
 class _Open:
-    """The writer and the spool that are open now; apart from the store, so that a finalizer can hold it."""
+    """The open writer and spool; apart from the store, so that a finalizer can hold it."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.writer: PageWriter | None = None
         self.spool: Path | None = None
-        self.spared = False  # a spool whose pages could not be moved: the user was told where they are
-        self.unmoved = WriterCounts()  # of pages that are closed, and no save has taken them yet
+        self.keeps_spool = False  # its pages could not be moved, and the user knows where they are
+        self.unsaved = WriterCounts()  # of closed pages that no save has taken yet
 
     def end(self) -> None:
-        """Close the pages; their records are counted once, also when a signal handler comes to close them meanwhile."""
-        writer = self.writer
-        if writer is None:
-            return
-        writer.close()
-        counts = self.unmoved + writer.counts
-        if self.writer is writer:
-            self.writer, self.unmoved = None, counts
+        """Close the pages, and count their records once."""
+        if self.writer is not None:
+            self.writer.close()
+            self.unsaved, self.writer = self.unsaved + self.writer.counts, None
+
+    def remove_spool(self) -> None:
+        if self.spool is not None and not self.keeps_spool:
+            shutil.rmtree(self.spool, ignore_errors=True)
+        self.spool, self.keeps_spool, self.unsaved = None, False, WriterCounts()
 
     def abandon(self) -> None:
-        """At exit or collection: finish what streams into a folder; what was only spooled was never saved, and goes."""
+        """At exit or collection: finish the pages of a folder; what was only spooled was never saved and is removed."""
         if os.getpid() != self.pid:
             return
         self.end()
-        if self.spool is not None and not self.spared:
-            if self.unmoved.written:
-                log.warning(
-                    "%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir",
-                    self.unmoved.written,
-                )
-            shutil.rmtree(self.spool, ignore_errors=True)
-            self.unmoved = WriterCounts()
-        self.spool = None
+        if self.spool is not None and not self.keeps_spool and self.unsaved.written:
+            log.warning(
+                "%d captured records were never saved and are gone: call save_all(output_dir), or give output_dir",
+                self.unsaved.written,
+            )
+        if self.spool is not None:
+            self.remove_spool()
 
 
 class PageStore:
-    """Puts records into pages; `save_all` says where they belong when that was not known before."""
+    """Puts records into pages; `save_all` says where they belong if that was not known before."""
 
     def __init__(self, output_dir: str | os.PathLike[str] | None, settings: StoreSettings) -> None:
         self._settings = settings
-        self._rank, self._world = process_rank()
-        self._lock = threading.RLock()
+        self._rank = ranks.rank() if ranks.is_distributed() else None
+        self._world = ranks.world_size()
+        self._lock = threading.Lock()
         self._open = _Open()
         self._closed = False
-        self._interjected = 0  # records of signal handlers, dropped in the middle of a save or reset
         self._finalizer = weakref.finalize(self, self._open.abandon)
         if settings.page_format == "pickle":
             from endoscope.pages.pickle_pages import joblib
 
-            joblib()  # missing: say so now, not at the first page
-        if settings.spool_dir is not None:
-            _check_spool(Path(settings.spool_dir))
+            joblib()  # if it is missing, fail now and not at the first page
+        spool = settings.spool_dir
+        if spool is not None and not (os.path.isdir(spool) and os.access(spool, os.W_OK | os.X_OK)):
+            raise ConfigError(f"spool_dir={os.fspath(spool)!r} is not a folder that can be written; create it first")
         self._home = self._folder = self._prepared(output_dir, settings.overwrite) if output_dir is not None else None
-
-    def _checked(self, folder: Path, overwrite: bool) -> list[Path]:
-        return check_folder(folder, rank=self._rank, world_size=self._world, overwrite=overwrite)
 
     def _prepared(self, output_dir: str | os.PathLike[str], overwrite: bool) -> Path:
         folder = Path(output_dir).absolute()
@@ -129,68 +110,71 @@ class PageStore:
     def counts(self) -> WriterCounts:
         """Of the records put since the last reset or save."""
         writer = self._open.writer
-        return self._open.unmoved + (writer.counts if writer is not None else WriterCounts())
+        return self._open.unsaved + (writer.counts if writer is not None else WriterCounts())
 
+    # ---- records
     def put(self, idx: int | list[int], outputs: Mapping[str, Snapshot], notes: Mapping[str, Any]) -> bool:
-        """Queue one record; False when it was dropped."""
-        writer = self._open.writer
-        refused: PageWriter | None = None
+        """Queue one record; False if it was dropped or lost."""
+        if self.foreign:
+            return False
         while True:
-            if writer is None:
-                if os.getpid() != self._open.pid:
-                    return False
-                if self._lock._is_owned():  # type: ignore[attr-defined]
-                    # A signal handler in the middle of a save or reset of this very thread.
-                    self._interjected += 1
-                    return False
-                with self._lock:
-                    if self._closed:
-                        raise PageError("this debugger is closed; nothing more can be stored")
-                    if refused is not None and self._open.writer is refused:
-                        self._open.end()  # an interrupt has left it half closed
-                    writer = self._open.writer or self._begin()
+            writer = self._open.writer
+            if writer is None or writer.closed:
+                writer = self._next_writer()
             try:
                 return writer.put(idx, outputs, notes)
-            except WriterClosed:  # another thread has just saved or reset: this record belongs to what comes next
-                writer, refused = None, writer
+            except WriterClosed:  # another thread has just saved or reset: the record belongs to what comes next
+                continue
+
+    def _next_writer(self) -> PageWriter:
+        with self._lock:
+            if self._closed:
+                raise PageError("this debugger is closed; nothing more can be stored")
+            if self._open.writer is not None and self._open.writer.closed:
+                self._open.end()  # Ctrl-C has left it half closed
+            return self._open.writer or self._begin()
 
     def _begin(self) -> PageWriter:
+        settings = self._settings
         folder = self._folder or self._open.spool
         if folder is None:
             try:
-                folder = Path(tempfile.mkdtemp(prefix="endoscope_", dir=self._settings.spool_dir))
+                folder = Path(tempfile.mkdtemp(prefix="endoscope_", dir=settings.spool_dir))
             except OSError as e:
                 raise ConfigError(f"cannot make a spool folder: {e}; give output_dir, or another spool_dir") from e
             self._open.spool = folder
-        s = self._settings
-        first = 1 + max(
-            (
-                n
-                for f in page_files(folder)
-                for n, rank, _ in [page.parse_name(f.name) or (-1, None, "")]
-                if rank == self._rank
-            ),
-            default=-1,
-        )
+        first = next_page(folder, self._rank)
         sink: PageSink
-        if s.page_format == "pickle":
-            from endoscope.pages.pickle_pages import PickleSink
+        if settings.page_format == "pickle":
+            from endoscope.pages.pickle_sink import PickleSink
 
-            sink = PickleSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
+            sink = PickleSink(folder, page_size=settings.page_size, rank=self._rank, first_page=first)
         else:
-            sink = SafetensorsSink(folder, page_size=s.page_size, rank=self._rank, first_page=first)
-        self._open.writer = PageWriter(sink, queue_bytes=s.queue_bytes, on_full=s.on_full)
+            sink = SafetensorsSink(folder, page_size=settings.page_size, rank=self._rank, first_page=first)
+        self._open.writer = PageWriter(sink, queue_bytes=settings.queue_bytes, on_full=settings.on_full)
         return self._open.writer
 
     def flush(self) -> bool:
-        """Return when all records so far are in the kernel's hands; False when some of them were lost."""
+        """Return when all records so far are in the kernel's hands; False if some of them were lost."""
         if self.foreign:
             return False
         writer = self._open.writer
-        return (writer is None or writer.flush()) and self._open.unmoved.lost == 0
+        return (writer is None or writer.flush()) and self._open.unsaved.lost == 0
+
+    # ---- captures
+    def start(self) -> None:
+        """Have the writer ready before the first record, if the folder is known; see `PageWriter.start`."""
+        if self.foreign:
+            return
+        with self._lock:
+            self._start()
+
+    def _start(self) -> None:
+        if self._open.writer is None and self._folder is not None and not self._closed:
+            self._begin().start()
 
     def reset(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
-        """Begin anew: into ``output_dir``, else into the constructor's folder, else into a spool.
+        """Begin a new capture: into ``output_dir``, else into the constructor's folder, else into a spool.
 
         Pages that were streamed into a folder stay there, closed; spooled records that were never saved are dropped.
         """
@@ -200,29 +184,18 @@ class PageStore:
             folder = None
             if output_dir is not None:
                 folder = self._prepared(output_dir, self._settings.overwrite if overwrite is None else overwrite)
-            self._interjected = 0  # those that come from now on belong to what comes next
             self._open.end()
-            if self._open.spool is not None and not self._open.spared:
-                shutil.rmtree(self._open.spool, ignore_errors=True)
-            self._open.spool, self._open.spared, self._open.unmoved = None, False, WriterCounts()
+            self._open.remove_spool()
             self._folder = folder or self._home
             if folder is not None:
-                self.start()
-
-    def start(self) -> None:
-        """Have the writer ready before the first record comes, where the folder is known; see `PageWriter.start`."""
-        if self.foreign:
-            return
-        with self._lock:
-            if self._open.writer is None and self._folder is not None and not self._closed:
-                self._begin().start()
+                self._start()
 
     def save_all(
         self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None
     ) -> tuple[Path, WriterCounts, str | None]:
-        """Close the pages and have them in ``output_dir``; returns the folder, the counts, and any problem.
+        """Close the pages and move them to ``output_dir``; returns the folder, the counts, and any problem.
 
-        What cannot be moved stays where it is, also when ``output_dir`` is refused; capture goes on beside it, and the
+        What cannot be moved stays where it is, also if ``output_dir`` is refused; capture continues beside it, and the
         next call tries again.
         """
         target = Path(output_dir).absolute()
@@ -231,33 +204,30 @@ class PageStore:
         with self._lock:
             if self._closed:
                 raise PageError("this debugger is closed: call save_all before close(), or give output_dir")
-            if self._open.writer is not None and self._open.writer.putting:
-                return target, WriterCounts(), "called by a signal handler in the middle of a capture: call it again"
-            self._open.end()  # before the look at what there is: until then another thread may put its first record
-            here = self._open.spool or self._folder
-            if here is not None and here.resolve() != target.resolve() and page_files(here):
-                old = self._checked(target, self._settings.overwrite if overwrite is None else overwrite)
-                try:
-                    replace_pages(here, target, old, rank=self._rank)
-                except OSError as e:
-                    self._open.spared = True
-                    stay = f"pages could not be moved ({e.strerror}); they stay in {str(here)!r}"
-                    counts = self._open.unmoved + WriterCounts(dropped=self._interjected)
-                    return target, replace(counts, written=0), f"{type(e).__name__}: {stay}"
-            else:
+            self._open.end()  # before looking for pages: until then another thread may put its first record
+            counts = self._open.unsaved
+            source = self._open.spool or self._folder
+            if source is None or source.resolve() == target.resolve() or not page_files(source):
                 make_folder(target, "output_dir")
-            interjected, self._interjected = self._interjected, 0
-            counts = self._open.unmoved + WriterCounts(dropped=interjected)
-            self._open.unmoved, self._open.spared = WriterCounts(), False
-            if self._open.spool is not None:
-                shutil.rmtree(self._open.spool, ignore_errors=True)
-            self._open.spool = None
+            else:
+                replace = self._settings.overwrite if overwrite is None else overwrite
+                old = check_folder(target, rank=self._rank, world_size=self._world, overwrite=replace)
+                try:
+                    replace_pages(source, target, old, rank=self._rank)
+                except OSError as e:
+                    self._open.keeps_spool = True
+                    problem = f"pages could not be moved ({e.strerror}); they stay in {str(source)!r}"
+                    return target, dataclasses.replace(counts, written=0), f"{type(e).__name__}: {problem}"
+            self._open.keeps_spool = False
+            self._open.remove_spool()
             self._folder = self._home
             return target, counts, None
 
     def close(self) -> None:
         """Finish the pages of a folder; drop what was only spooled. May be called twice."""
+        if self.foreign:
+            return
         with self._lock:
             self._closed = True
-            self._open.abandon()  # not through the finalizer, which is called once: a close can be interrupted
+            self._open.abandon()  # directly, because a finalizer runs only once and Ctrl-C may interrupt it
             self._finalizer.detach()

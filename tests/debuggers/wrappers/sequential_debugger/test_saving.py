@@ -286,7 +286,7 @@ def test_saving_after_closing_is_refused(make: Any, run: Any, tmp_path: Path) ->
 def test_a_spool_that_is_not_there_is_found_at_construction(make: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for wrong in ("nowhere", "file"):
-        with pytest.raises(ConfigError, match="spool_dir=.* is no folder that can be written into"):
+        with pytest.raises(ConfigError, match="spool_dir=.* is not a folder that can be written"):
             make(output_dir=None, spool_dir=tmp_path / wrong)
 
 
