@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -199,7 +198,7 @@ class SequentialDebugger(BaseDebugger):
                 "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
                 "that was compiled inside a function or a method calls no hooks"
             )
-        if notes.has(Reason.FUSED):
+        if any(absence.reason is Reason.FUSED for absence in notes.absent.values()):
             self._warn_once(f"a watched layer was left out: {Reason.FUSED.value}")
 
     def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
@@ -247,9 +246,7 @@ class SequentialDebugger(BaseDebugger):
     def __enter__(self) -> SequentialDebugger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
