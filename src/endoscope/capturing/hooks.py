@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from endoscope.capturing.compiled import eager_modules
-from endoscope.capturing.fused import Function, HiddenHooks
+from endoscope.capturing.fused import Function, HiddenHook
 from endoscope.errors import EndoscopeError
 from endoscope.layers import unwrap
 from endoscope.torch_private import is_traced
@@ -78,14 +78,14 @@ class HookSet:
         """Call ``function(module, input, output)`` after each forward of ``module``; with ``always`` also after one
         that raised an Exception."""
         if hidden:
-            self._handles.append(HiddenHooks.of(module).add(after=function, always=always))
+            self._handles.append(HiddenHook(module, after=function, always=always).register())
         else:
             self._handles.append(module.register_forward_hook(Hook(module, function), always_call=always))
 
     def before_forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
         """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
         if hidden:
-            self._handles.append(HiddenHooks.of(module).add(before=function))
+            self._handles.append(HiddenHook(module, before=function).register())
         else:
             self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
 

@@ -71,7 +71,7 @@ class GradCAM:
         return self.explain(input, target_class).cam
 
     def explain(self, input: Any, target_class: Target = None) -> ClassActivationMap:
-        """The map of each datapoint for ``target_class``: one class, one per datapoint, or None for the highest score."""
+        """The map of each datapoint. ``target_class``: one class, one per datapoint, or None for the highest score."""
         leaf: Tensor | None = None
 
         def begin_graph(module: nn.Module, args: Any, output: Any) -> Any:
