@@ -132,30 +132,29 @@ class Session:
                 call = max(window.calls.get(name, 0), 1) if again else window.count(name)
                 self._watch_gradient(window, attachment, call, module, output)
             elif not again:
-                call = window.count(name)
-                if self._guard.muted(name) is None:
-                    function, draws = attachment.function, attachment.draws
-                    window.add(attachment, call, self._guard.call(name, function, module, input, output, draws=draws))
+                self._call(window, attachment, window.count(name), module, input, output)
+
+    def _call(self, window: Window, attachment: Attachment, call: int, *args: Any) -> None:
+        name, guard = attachment.name, self._guard
+        if guard.muted(name) is None:
+            window.add(attachment, call, guard.call(name, attachment.function, *args, draws=attachment.draws))
 
     def _watch_gradient(
         self, window: Window, attachment: Attachment, call: int, module: torch.nn.Module, output: Any
     ) -> None:
-        name, guard = attachment.name, self._guard
-
         def arrived(gradient: Any) -> None:  # returns None, so that the gradient passes unchanged
-            if not window.closed and guard.muted(name) is None:
-                function, draws = attachment.function, attachment.draws
-                window.add(attachment, call, guard.call(name, function, module, gradient, draws=draws))
+            if not window.closed:
+                self._call(window, attachment, call, module, gradient)
 
-        if guard.muted(name) is None:
-            try:
-                handle = await_gradient(output, arrived)
-            except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
-                window.failures[name] = guard.failed(name, e)
-                return
-            window.reasons[name] = Reason.NEEDS_NO_GRADIENT if handle is None else Reason.NO_GRADIENT
-            if handle is not None:
-                window.handles.append(handle)
+        name = attachment.name
+        try:
+            handle = await_gradient(output, arrived)
+        except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
+            window.failures[name] = self._guard.failed(name, e)
+            return
+        window.reasons[name] = Reason.NEEDS_NO_GRADIENT if handle is None else Reason.NO_GRADIENT
+        if handle is not None:
+            window.handles.append(handle)
 
     # ---- after a forward
     def take(self) -> tuple[dict[str, Snapshot], Notes]:
