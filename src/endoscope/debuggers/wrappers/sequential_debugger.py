@@ -174,7 +174,11 @@ class SequentialDebugger(BaseDebugger):
         self._warn_of_absent(notes)
         if not self._store.put(idx, outputs, notes.stored()) and self._store.foreign:
             self._warn_once("this process only inherited the debugger (fork): nothing is stored from it")
-        return {name: _with_statistics(output.copy()) for name, output in outputs.items()}
+        try:
+            return {name: _with_statistics(output.copy()) for name, output in outputs.items()}
+        except torch.OutOfMemoryError as e:  # of the device; the record is stored
+            self._warn_once(f"the outputs of a datapoint are stored, but not returned: {e}")
+            return {}
 
     def _run(
         self,
