@@ -104,7 +104,7 @@ def innermost(t: torch.Tensor) -> torch.Tensor:
 # ---------------------------------------------------------------- layouts and quantised tensors
 def is_mkldnn(t: torch.Tensor) -> bool:
     """Whether a tensor has the opaque layout of oneDNN."""
-    return t.layout is _symbol("_mkldnn")
+    return t.layout is not torch.strided and t.layout is _symbol("_mkldnn")
 
 
 def empty_per_tensor_quantized(shape: Any, *, scale: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:

@@ -196,6 +196,8 @@ def parts_of(value: Any) -> Parts | None:
     kind = type(value)
     if kind in _PLAIN or isinstance(value, torch.Tensor):
         return None
+    if kind is dict:  # what most debuggers return
+        return Parts(list(value), list(value.values()), _dict)
     if kind is WholeBatch:
         return Parts((), [value.value], lambda _, values: WholeBatch(values[0]))
     if kind is DataclassValue:

@@ -103,9 +103,7 @@ def _host_copy(t: torch.Tensor) -> torch.Tensor:
         return torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True).copy_(t, non_blocking=True)
     if not t.is_cpu:
         t = t.cpu()
-    if is_mkldnn(t):
-        return t.to_dense()
-    return _clone(t)
+    return t.to_dense() if is_mkldnn(t) else _clone(t)
 
 
 def _clone(t: torch.Tensor) -> torch.Tensor:
