@@ -24,8 +24,6 @@ class Snapshot:
 
     __slots__ = ("_events", "value")
 
-    form: Any = None  # read by pages/encoding.py
-
     def __init__(self, value: Any, events: Sequence[Any]) -> None:
         self.value = value
         self._events = events
