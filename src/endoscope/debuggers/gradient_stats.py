@@ -1,4 +1,4 @@
-"""GradientStatsDebugger: the gradient of a layer's output in numbers. Runs in the backward pass."""
+"""GradientStatsDebugger: statistics of the gradient of a layer's output. Runs in the backward pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ class GradientStatsDebugger(BackwardDebugger):
     """Measure the gradient that reaches a layer's output: distribution, norm, zeros, non-finite values.
 
     >>> debugger = GradientStatsDebugger("fc")
-    >>> seen = debugger.process_backward(torch.nn.Identity(), torch.tensor([[3.0, 4.0]]))
-    >>> seen["gradient_stats"]["l2_norm"]
+    >>> result = debugger.process_backward(torch.nn.Identity(), torch.tensor([[3.0, 4.0]]))
+    >>> result["gradient_stats"]["l2_norm"]
     5.0
 
-    Every number is one a datapoint. Of a loss that is the mean over the batch, each datapoint's gradient is its own
-    divided by the batch size.
+    There is one number per datapoint. If the loss is the mean over the batch, each datapoint's gradient is divided by
+    the batch size.
     """
+
+    uses_random = False
 
     def process_backward(self, module: torch.nn.Module, grad_output: Any) -> dict[str, Any]:
         gradient = first_tensor(grad_output)
