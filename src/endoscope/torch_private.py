@@ -42,3 +42,13 @@ def empty_per_channel_quantized(
         raise _missing("reading a quantised tensor", "_empty_per_channel_affine_quantized")
     tensor: torch.Tensor = make(shape, scales=scales, zero_points=zero_points, axis=axis, dtype=dtype)
     return tensor
+
+
+# ---------------------------------------------------------------- autograd
+def in_backward() -> bool:
+    """Whether this thread runs a backward pass, in which activation checkpointing computes layers again.
+
+    Without the symbol such a second computation is taken for another call.
+    """
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1

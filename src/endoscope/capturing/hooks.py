@@ -101,7 +101,7 @@ class _HiddenHooks:
         if _traced():
             return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         for function in self._before:
-            function(self._module, args)
+            function(self._module, args, kwargs)
         output = self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         for function in self._after:
             function(self._module, args, output)
@@ -165,12 +165,19 @@ class HookSet:
         else:
             self._handles.append(module.register_forward_hook(Hook(module, function)))
 
-    def before_forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
-        """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
+    def before_forward(
+        self, module: torch.nn.Module, function: Function, *, hidden: bool = False, with_kwargs: bool = False
+    ) -> None:
+        """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks.
+
+        ``with_kwargs`` calls ``function(module, input, kwargs)``.
+        """
         if hidden:
-            self._handles.append(_HiddenHooks.of(module).add(before=function))
+            before = function if with_kwargs else (lambda module, input, kwargs: function(module, input))
+            self._handles.append(_HiddenHooks.of(module).add(before=before))
         else:
-            self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
+            hook = Hook(module, function)
+            self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=with_kwargs))
 
     def run_eagerly(self, model: torch.nn.Module, tell: Callable[[], None]) -> None:
         """Make the compiled parts of ``model`` run uncompiled until `remove`; ``tell`` is called when there are any.
