@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from endoscope.capturing.randomness import QuietThread
-
 
 class SingleThread:
     """Runs ``work`` once, on a daemon thread of that name, however often it is started.
@@ -31,7 +29,7 @@ class SingleThread:
         """Returns why there is no thread, where the system gives no more."""
         if not self.started:
             try:
-                QuietThread(target=self._run, name=self._name, daemon=True).start()
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             except RuntimeError as e:
                 return e
             self.started = True

@@ -1,13 +1,16 @@
 """Every private torch symbol that Endoscope uses, each with a fallback or a clear error at use, never at import.
 
-No other module names a `torch._...` symbol. When a new torch release removes one, this file is the one to change.
+No other module names a ``torch._...`` symbol. When a torch release removes one, this is the file to change.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import torch
+from torch import compiler
 
 from endoscope.errors import EndoscopeError
 
@@ -23,10 +26,97 @@ def _missing(feature: str, symbol: str) -> TorchSymbolMissing:
     )
 
 
-# ---------------------------------------------------------------- quantised tensors
+def _symbol(path: str, default: Any = None) -> Any:
+    """``torch.<path>``, or the default when this torch does not have it."""
+    value: Any = torch
+    for name in path.split("."):
+        value = getattr(value, name, None)
+        if value is None:
+            return default
+    return value
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+# ---------------------------------------------------------------- what torch is doing on this thread
+_graph_task = _symbol("_C._current_graph_task_id", lambda: -1)
+_dispatch_modes = _symbol("_C._len_torch_dispatch_stack", lambda: 1)
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a backward pass on this thread. Without the symbol, layers that activation checkpointing
+    computes again are captured twice."""
+    return bool(_graph_task() != -1)
+
+
+def is_traced() -> bool:
+    """Whether this forward computes nothing, because the model is being compiled, exported or traced."""
+    return bool(
+        compiler.is_dynamo_compiling()  # first: dynamo stops here, and traces none of the others
+        or (compiler.is_compiling() and _dispatch_modes() > 0)  # the flag is shared by all threads, the modes are not
+        or _symbol("fx._symbolic_trace._is_fx_tracing_flag", False)
+        or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    )
+
+
+def optimized_module() -> Any:
+    """The class of what ``torch.compile(module)`` returns; None while this process has compiled nothing."""
+    return getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+
+
+# ---------------------------------------------------------------- torch.func
+_transform = _symbol("_C._functorch.peek_interpreter_stack", lambda: None)
+_is_batched = _symbol("_C._functorch.is_batchedtensor", _no)
+_batch_dimension = _symbol("_C._functorch.maybe_get_bdim")
+_is_wrapped = _symbol("_C._functorch.is_functorch_wrapped_tensor", _no)
+_unwrapped = _symbol("_C._functorch.get_unwrapped")
+_is_functional = _symbol("_is_functional_tensor", _no)
+_sync = _symbol("_sync")
+_from_functional = _symbol("_from_functional_tensor")
+
+
+def outside_transforms() -> contextlib.AbstractContextManager[Any]:
+    """Inside this block no transform of `torch.func` (grad, vmap, ...) applies to what is computed."""
+    if _transform() is None:
+        return contextlib.nullcontext()
+    try:
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    except ImportError:
+        symbol = "_functorch.pyfunctorch.temporarily_clear_interpreter_stack"
+        raise _missing("capturing inside a torch.func transform", symbol) from None
+    return temporarily_clear_interpreter_stack()
+
+
+def innermost(t: torch.Tensor) -> torch.Tensor:
+    """The tensor that `torch.func` has wrapped. A tensor inside vmap has the slices in its first dimension."""
+    while True:
+        if _is_functional(t):
+            if _sync is None or _from_functional is None:
+                raise _missing("capturing a functional tensor", "_from_functional_tensor")
+            _sync(t)  # its memory is stale until then
+            t = _from_functional(t)
+        elif _is_batched(t) or _is_wrapped(t):
+            if _unwrapped is None or _batch_dimension is None:
+                raise _missing("capturing a tensor of torch.func", "_C._functorch.get_unwrapped")
+            t = _unwrapped(t).movedim(_batch_dimension(t), 0) if _is_batched(t) else _unwrapped(t)
+        else:
+            return t
+
+
+# ---------------------------------------------------------------- layouts and quantised tensors
+_MKLDNN = _symbol("_mkldnn")
+
+
+def is_mkldnn(t: torch.Tensor) -> bool:
+    """Whether a tensor has the opaque layout of oneDNN."""
+    return t.layout is _MKLDNN
+
+
 def empty_per_tensor_quantized(shape: Any, *, scale: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised quantised tensor with one scale."""
-    make = getattr(torch, "_empty_affine_quantized", None)
+    make = _symbol("_empty_affine_quantized")
     if make is None:
         raise _missing("reading a quantised tensor", "_empty_affine_quantized")
     tensor: torch.Tensor = make(shape, scale=scale, zero_point=zero_point, dtype=dtype)
@@ -37,18 +127,8 @@ def empty_per_channel_quantized(
     shape: Any, *, scales: torch.Tensor, zero_points: torch.Tensor, axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """An uninitialised quantised tensor with a scale for each index of ``axis``."""
-    make = getattr(torch, "_empty_per_channel_affine_quantized", None)
+    make = _symbol("_empty_per_channel_affine_quantized")
     if make is None:
         raise _missing("reading a quantised tensor", "_empty_per_channel_affine_quantized")
     tensor: torch.Tensor = make(shape, scales=scales, zero_points=zero_points, axis=axis, dtype=dtype)
     return tensor
-
-
-# ---------------------------------------------------------------- autograd
-def in_backward() -> bool:
-    """Whether this thread runs a backward pass, in which activation checkpointing computes layers again.
-
-    Without the symbol such a second computation is taken for another call.
-    """
-    task = getattr(torch._C, "_current_graph_task_id", None)
-    return task is not None and task() != -1

@@ -1,7 +1,7 @@
 """Nested values: walking and sizing them, batch markers, and stand-ins for foreign types.
 
-A debugger marks a value with `per_datapoint` or `whole_batch`. A reader hands out the stand-ins where the run held a
-type that Endoscope will not import: nothing opened is executed, so a dataclass comes back as its name and fields.
+A debugger marks a value with `per_datapoint` or `whole_batch`. A reader returns stand-ins for types that Endoscope will
+not import: nothing opened is executed, so a dataclass is read back as its name and fields.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import torch
 
 
 class PerDatapoint(list[Any]):
-    """One value for each datapoint of the batch, in the batch's order; made by `per_datapoint`."""
+    """One value per datapoint of the batch, in the order of the batch; see `per_datapoint`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WholeBatch:
-    """A value that belongs to the whole batch, whatever its first dimension; made by `whole_batch`."""
+    """A value that belongs to the complete batch, whatever its first dimension; see `whole_batch`."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """Stands for the numbers of a tensor in the same dict, which are made when they are looked at: not in the loop.
+    """Stand-in for the statistics of a tensor in the same dict. They are computed when they are read, not in the loop.
 
     >>> summaries_made({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
     1.0
@@ -40,7 +40,7 @@ class Summary:
 
 
 def per_datapoint(values: Sequence[Any]) -> Any:
-    """Mark ``values`` as one for each datapoint of the batch: the reader hands the j-th to the j-th datapoint.
+    """Mark ``values`` as one per datapoint of the batch: the reader gives the j-th to the j-th datapoint.
 
     >>> per_datapoint([0.1, 0.7])       # a batch of two: two means
     [0.1, 0.7]
@@ -51,7 +51,7 @@ def per_datapoint(values: Sequence[Any]) -> Any:
 
 
 def whole_batch(value: Any) -> WholeBatch:
-    """Mark ``value`` as belonging to the whole batch: every datapoint is given all of it, unsliced.
+    """Mark ``value`` as belonging to the complete batch: the reader gives all of it to every datapoint.
 
     >>> whole_batch([1, 2]).value
     [1, 2]
@@ -64,9 +64,9 @@ def type_name(cls: type) -> str:
 
 
 class DataclassValue:
-    """A dataclass (or Hugging Face ``ModelOutput``) as it comes back: its type's name and its fields.
+    """A dataclass (or Hugging Face ``ModelOutput``) as it is read back: the name of its type, and its fields.
 
-    Fields are read as attributes or by key; it equals the original when type and fields do.
+    Fields are read as attributes or by key. It equals the original if type and fields do.
     """
 
     __slots__ = ("_fields", "_type")
@@ -107,18 +107,18 @@ class DataclassValue:
 
 
 class NamedTupleValue(tuple[Any, ...]):
-    """A namedtuple as it comes back: a tuple (equal to the original) whose fields can be read by name."""
+    """A namedtuple as it is read back: a tuple that equals the original, with fields that can be read by name."""
 
     _type: str
     _fields: tuple[str, ...]
 
     def __new__(cls, type: str, fields: Sequence[str], values: Sequence[Any]) -> NamedTupleValue:
-        made = super().__new__(cls, values)
-        made.__dict__.update(_type=type, _fields=tuple(fields))
-        return made
+        self = super().__new__(cls, values)
+        self.__dict__.update(_type=type, _fields=tuple(fields))
+        return self
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("_"):  # a field comes before a method of tuple, as in the original
+        if not name.startswith("_"):  # a field hides a method of tuple, as in the original
             fields = self._fields
             if name in fields:
                 return self[fields.index(name)]
@@ -130,11 +130,11 @@ class NamedTupleValue(tuple[Any, ...]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EnumValue:
-    """An enum member as it comes back; equal to the member it was made from."""
+    """An enum member as it is read back; equal to the original member."""
 
     type: str
     name: str | None
-    """None for a combination of flags that has no name."""
+    """None for a combination of flags without a name."""
     value: Any
 
     def __eq__(self, other: object) -> bool:
@@ -150,30 +150,29 @@ class EnumValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opaque:
-    """An object of a type that is not stored: what was kept is its type's name and the start of its ``repr``."""
+    """An object of a type that cannot be stored: the name of its type and the start of its ``repr``."""
 
     type: str
     text: str
 
 
-OPAQUE_TEXT = 1000  # characters of a repr that are kept
+OPAQUE_TEXT = 1000  # characters of a repr that are stored
 
 
 def opaque(value: Any) -> Opaque:
     try:
         text = repr(value)
-    except Exception as e:  # noqa: BLE001  # a broken __repr__ is the user's, and must not lose the record
+    except Exception as e:  # noqa: BLE001  # a user's broken __repr__ must not lose the record
         text = f"<repr failed: {type(e).__name__}>"
     return Opaque(type_name(type(value)), text if len(text) <= OPAQUE_TEXT else text[: OPAQUE_TEXT - 1] + "…")
 
 
 MAX_DEPTH = 64
-"""How deep a value may be nested; deeper ones are most likely cyclic."""
+"""How deep a value may be nested; a deeper one is most likely cyclic."""
 
 ATOMS = (str, bytes, int, float, complex, bool, type(None), pathlib.PurePath, Opaque, EnumValue,
          datetime.date, datetime.time, datetime.timedelta, np.generic)  # fmt: skip
-_NUMBERS = frozenset((int, float, bool, type(None), Summary))
-PLAIN = _NUMBERS | {str, bytes}
+_PLAIN = frozenset((int, float, bool, type(None), Summary, str, bytes))
 """Types whose values cannot change and are kept as they are."""
 
 
@@ -181,48 +180,78 @@ def is_namedtuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+# ---------------------------------------------------------------- walking
+@dataclasses.dataclass(slots=True)
+class Parts:
+    """What a container holds: ``hashed`` are a dict's keys or a set's items, ``values`` all else. ``rebuild`` makes a
+    container of the same kind from new ones."""
+
+    hashed: Sequence[Any]
+    values: Sequence[Any]
+    rebuild: Callable[[list[Any], list[Any]], Any]
 
 
-def map_value(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
-    """Rebuild containers, handing everything that is none to ``leaf``."""
+def parts_of(value: Any) -> Parts | None:
+    """The parts of a container; None for anything else."""
     kind = type(value)
-    if kind in PLAIN:
+    if kind in _PLAIN or isinstance(value, torch.Tensor):
+        return None
+    if kind is WholeBatch:
+        return Parts((), [value.value], lambda _, values: WholeBatch(values[0]))
+    if kind is DataclassValue:
+        return _named(value._type, value._fields)
+    if _is_dataclass(value):  # before mappings: a ModelOutput is both
+        return _named(type_name(kind), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return Parts(list(value.keys()), list(value.values()), _dict)
+    if isinstance(value, (list, tuple)):
+        return Parts((), value, _sequence_like(value))
+    if isinstance(value, (set, frozenset)):
+        return Parts(list(value), (), lambda items, _: set(items) if isinstance(value, set) else frozenset(items))
+    return None
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, Opaque, EnumValue))
+
+
+def _named(name: str, fields: dict[str, Any]) -> Parts:
+    def rebuild(_: list[Any], values: list[Any]) -> DataclassValue:
+        return DataclassValue(name, dict(zip(fields, values, strict=True)))
+
+    return Parts((), list(fields.values()), rebuild)
+
+
+def _dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    rebuilt = dict(zip(keys, values, strict=True))
+    if len(rebuilt) < len(keys):
+        raise ValueError("a dict has keys that cannot be told apart once they are stored; use text or numbers")
+    return rebuilt
+
+
+def _sequence_like(value: Any) -> Callable[[list[Any], list[Any]], Any]:
+    kind = type(value)
+    if kind is PerDatapoint:
+        return lambda _, values: PerDatapoint(values)
+    if isinstance(value, list):
+        return lambda _, values: values
+    if is_namedtuple(value):
+        name = value._type if kind is NamedTupleValue else type_name(kind)
+        return lambda _, values: NamedTupleValue(name, value._fields, values)
+    return lambda _, values: tuple(values)
+
+
+def map_value(leaf: Callable[[Any], Any], value: Any, depth: int = 0) -> Any:
+    """Rebuild containers; replace everything in them that is not a container by what ``leaf`` makes of it."""
+    if type(value) in _PLAIN:
         return value
-    if isinstance(value, torch.Tensor):
+    parts = parts_of(value)
+    if parts is None:
         return leaf(value)
     if depth > MAX_DEPTH:
         raise ValueError(f"value nested deeper than {MAX_DEPTH} levels; is it cyclic?")
-    depth += 1
-    if kind is dict and set(map(type, value)) <= {str}:
-        return {k: map_value(leaf, v, depth) for k, v in value.items()}
-    if kind is PerDatapoint:
-        return PerDatapoint(map_value(leaf, v, depth) for v in value)
-    if kind is WholeBatch:
-        return WholeBatch(map_value(leaf, value.value, depth))
-    if kind is DataclassValue:
-        return DataclassValue(value._type, {k: map_value(leaf, v, depth) for k, v in value._fields.items()})
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and kind not in (Opaque, EnumValue):
-        return DataclassValue(type_name(kind), {k: map_value(leaf, v, depth) for k, v in _fields(value).items()})
-    if isinstance(value, (dict, Mapping)):
-        made = {k if type(k) is str else _key(leaf, k, depth): map_value(leaf, v, depth) for k, v in value.items()}
-        if len(made) < len(value):
-            raise ValueError("a dict has keys that cannot be told apart once they are stored; use text or numbers")
-        return made
-    if isinstance(value, list):
-        return [map_value(leaf, v, depth) for v in value]
-    if is_namedtuple(value):
-        inner = [map_value(leaf, v, depth) for v in value]
-        if kind is NamedTupleValue:
-            return NamedTupleValue(value._type, value._fields, inner)
-        return NamedTupleValue(type_name(kind), value._fields, inner)
-    if isinstance(value, tuple):
-        return tuple(map_value(leaf, v, depth) for v in value)
-    if isinstance(value, (set, frozenset)):
-        kept = set if isinstance(value, set) else frozenset
-        return kept(_key(leaf, v, depth) for v in value)
-    return leaf(value)
+    hashed = [k if type(k) is str else _key(leaf, k, depth + 1) for k in parts.hashed]
+    return parts.rebuild(hashed, [map_value(leaf, v, depth + 1) for v in parts.values])
 
 
 def _key(leaf: Callable[[Any], Any], value: Any, depth: int) -> Any:
@@ -241,31 +270,20 @@ def apply_tensor_op(func: Callable[[torch.Tensor], Any], inputs: Any) -> Any:
     >>> apply_tensor_op(func=lambda t: t + 1, inputs={"a": [torch.zeros(1)], "b": "text"})
     {'a': [tensor([1.])], 'b': 'text'}
     """
-    return map_value(lambda v: func(v) if isinstance(v, torch.Tensor) else v, inputs, 0)
+    return map_value(lambda v: func(v) if isinstance(v, torch.Tensor) else v, inputs)
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Every tensor of a nested value, in order."""
+    """Every tensor of a nested value, in order, except those in sets and in keys of dicts."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth > MAX_DEPTH:
-        return
-    elif isinstance(value, DataclassValue):
-        yield from tensors_in(value._fields, depth + 1)
-    elif isinstance(value, WholeBatch):
-        yield from tensors_in(value.value, depth + 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors_in(_fields(value), depth + 1)
-    elif isinstance(value, (dict, Mapping)):
-        for v in value.values():
-            yield from tensors_in(v, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for v in value:
+    elif depth <= MAX_DEPTH and (parts := parts_of(value)) is not None:
+        for v in parts.values:
             yield from tensors_in(v, depth + 1)
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:
-    """The first tensor of a nested value: what a layer that returns a tuple or a ``ModelOutput`` mainly computed."""
+    """The first tensor of a nested value: the main output of a layer that returns a tuple or a ``ModelOutput``."""
     if isinstance(value, torch.Tensor):
         return value
     return next(tensors_in(value), None)
@@ -287,7 +305,7 @@ def nbytes(value: Any) -> int:
             total += v.nbytes
         return v
 
-    map_value(add, value, 0)
+    map_value(add, value)
     return total
 
 

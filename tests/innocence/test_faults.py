@@ -43,8 +43,8 @@ class Half:
 
 
 class Raises(collections.UserDict[str, int]):
-    def items(self) -> Any:
-        raise KeyError("items")
+    def __iter__(self) -> Any:
+        raise KeyError("iter")
 
 
 RETURNED: dict[str, Any] = {

@@ -11,18 +11,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.utils.hooks import unserializable_hook
 
+from endoscope.capturing.fused import fused_layers
+from endoscope.capturing.gradients import await_gradient
 from endoscope.capturing.hooks import HookSet
 from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import ConfigError, NotCapturedError, closest
 from endoscope.layers import get_layer_by_name, select, unwrap
 from endoscope.torch_private import in_backward
-from endoscope.values import map_value, tensors_in
+from endoscope.values import tensors_in
 
 log = logging.getLogger("endoscope")
 
@@ -143,7 +143,8 @@ def _attach(
     records: Mapping[torch.nn.Module, _Layer],
 ) -> None:
     hooks.run_eagerly(model, _warn_once("the model is compiled: it runs uncompiled while it is captured"))
-    fused = _fused_layers(model)
+    # Replicas of DataParallel would share the hidden hooks.
+    fused = {} if isinstance(model, torch.nn.DataParallel) else fused_layers(unwrap(model))
     for name, layer in layers.items():
         record = records[layer]
         if record.attached:  # a shared module, under its second name
@@ -167,22 +168,6 @@ def _warn_once(message: str) -> Callable[[], None]:
             log.warning("%s", message)
 
     return warn
-
-
-def _fused_layers(model: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Module]:
-    """Modules that torch may compute in one fused kernel, each with the layer that does so.
-
-    The kernel is not used where one of them has a visible hook, so their hooks must be hidden.
-    """
-    fused: dict[torch.nn.Module, torch.nn.Module] = {}
-    if isinstance(model, torch.nn.DataParallel):  # its replicas would share the hidden hooks
-        return fused
-    for layer in unwrap(model).modules():
-        if isinstance(layer, torch.nn.TransformerEncoderLayer):
-            parts = list(layer.modules())
-            if not any(m._forward_hooks or m._forward_pre_hooks for m in parts):
-                fused.update(dict.fromkeys(parts, layer))
-    return fused
 
 
 # ---------------------------------------------------------------- records
@@ -227,7 +212,7 @@ class _Layer:
 
     def _recomputed(self, output: Any) -> None:
         """Reentrant checkpointing runs the layer first without a graph: the gradient comes through this output."""
-        waiting = [c.gradient for c in self._calls if c.gradient is not None and not c.gradient.expected]
+        waiting = [c.gradient for c in self._calls if c.gradient is not None and c.gradient.handle is None]
         if waiting:
             waiting[-1].expect(output)
 
@@ -257,10 +242,11 @@ class _Layer:
         if not self._gradients:
             raise NotCapturedError("gradients were not captured; use capture(..., gradients=True)")
         self._each(name, lambda call: None)
-        waiting = [call.gradient for call in self._calls if call.gradient is not None]
-        if not any(gradient.arrived for gradient in waiting):
-            raise NotCapturedError(f"no gradient reached the output of layer {name!r}: {waiting[-1].reason}")
-        return self._each(name, lambda call: call.gradient and call.gradient.value())
+        gradients = [call.gradient for call in self._calls if call.gradient is not None]
+        if all(gradient.copy is None for gradient in gradients):
+            raise NotCapturedError(f"no gradient reached the output of layer {name!r}: {gradients[-1].reason}")
+        values = [g.copy if g.copy is None else _value(g.copy, f"the gradient of layer {name!r}") for g in gradients]
+        return values if self._every_call else values[-1]
 
     def _each(self, name: str, read: Callable[[_Call], Any]) -> Any:
         if not self._calls:
@@ -286,54 +272,34 @@ _FUSED = (
 )
 
 
-class _Place:
-    """Where a gradient belongs in the structure of an output."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
 class _Gradient:
-    """The gradients of the tensors of one output, as they arrive in the backward pass."""
+    """The gradient of one output, which arrives in the backward pass."""
 
     def __init__(self, output: Any) -> None:
-        self.arrived: dict[int, Snapshot | str] = {}
-        self.expected = False
-        self.reason = "its output needs no gradient (no_grad, or nothing trainable before it)"
-        self._structure: Any = None
-        self._handles: list[Any] = []
+        self.copy: Snapshot | str | None = None
+        self.reason = ""
+        self.handle: Any = None
         self.expect(output)
 
     def expect(self, output: Any) -> None:
-        """Set a hook on each tensor of ``output`` that needs a gradient."""
-        tensors = {id(t): t for t in tensors_in(output) if t.requires_grad}
-        places = {key: k for k, key in enumerate(tensors)}
-        if not tensors:
-            return
+        """Set the hooks on the tensors of ``output``."""
+
+        def arrived(gradient: Any) -> None:  # returns None, so that the gradient passes on unchanged
+            self.copy = _copied(gradient)
+
         try:
-            self._structure = map_value(lambda v: _Place(places[id(v)]) if id(v) in places else None, output, 0)
+            self.handle = await_gradient(output, arrived)
         except _NOT_COPIED as e:
             self.reason = _describe(e)
             return
-        self.expected = True
-        self.reason = "call backward() inside the block"
-        for k, tensor in enumerate(tensors.values()):
-            hook = partial(self._arrive, k)
-            unserializable_hook(hook)  # type: ignore[no-untyped-call]  # or torch.save of the output would warn
-            self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
-
-    def _arrive(self, k: int, gradient: torch.Tensor) -> None:
-        """Returns None, so that the gradient passes on unchanged."""
-        self.arrived[k] = _copied(gradient)
-
-    def value(self) -> Any:
-        """The gradients in the structure of the output; None where none arrived."""
-        values = {k: _value(copy, "a gradient") for k, copy in self.arrived.items()}
-        return map_value(lambda v: values.get(v.index) if isinstance(v, _Place) else v, self._structure, 0)
+        if self.handle is None:
+            self.reason = "its output needs no gradient (no_grad, or nothing trainable before it)"
+        else:
+            self.reason = "call backward() inside the block"
 
     def close(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        if self.handle is not None:
+            self.handle.remove()
 
 
 _NOT_COPIED = (RuntimeError, ValueError, TypeError, AttributeError, MemoryError)

@@ -1,4 +1,4 @@
-"""ActivationStatsDebugger: what a layer's output looks like in numbers. Runs in the layer's forward hook."""
+"""ActivationStatsDebugger: statistics of a layer's output. Runs in the layer's forward hook."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from endoscope.statistics import (
 from endoscope.values import first_tensor, per_datapoint
 
 SAMPLE_VALUES = 100
-"""How many values of each datapoint are kept for inspection."""
+"""How many values of each datapoint are stored for inspection."""
 
 
 class ActivationStatsDebugger(ForwardDebugger):
-    """Measure a layer's output without keeping it: distribution, norms, sparsity, saturation, channels.
+    """Measure a layer's output without storing it: distribution, norms, sparsity, saturation, channels.
 
     >>> debugger = ActivationStatsDebugger("relu")
     >>> seen = debugger.process_forward(torch.nn.ReLU(), (), torch.tensor([[0.0, 0.0, 2.0, 1.0]]))
@@ -33,9 +33,11 @@ class ActivationStatsDebugger(ForwardDebugger):
     (0.5, 0.5)
 
     ``l1_norm`` is the mean magnitude, ``l2_norm`` the Euclidean norm; ``saturation_low`` and ``saturation_high`` are
-    the shares of values <= -1 and >= 1. An output of three dimensions or more also has ``channel_means`` and
-    ``channel_stds`` along ``channel_dim``. Every number is one a datapoint; complex values count by their magnitude.
+    the shares of values <= -1 and >= 1. An output with three dimensions or more also has ``channel_means`` and
+    ``channel_stds`` along ``channel_dim``. There is one number per datapoint. Complex values count by their magnitude.
     """
+
+    uses_random = False
 
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
         activation = first_tensor(output)

@@ -1,4 +1,4 @@
-"""From a config to debuggers by name: nodes are built, patterns expanded, mistakes found before the first step."""
+"""From a config to debuggers by name: builds nodes, expands patterns, finds mistakes before the first step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from endoscope.config import build_from_config
+from endoscope.debuggers.attachments import check_signature
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
 from endoscope.debuggers.forward_debugger import ForwardDebugger
@@ -17,26 +18,33 @@ from endoscope.layers import is_pattern, select
 
 
 def assemble(debuggers_config: Sequence[Mapping[str, Any]], model: torch.nn.Module) -> dict[str, BaseDebugger]:
-    """Every debugger by its name; a layer pattern becomes one debugger a layer, named ``name/layer``."""
+    """Every debugger by its name. A layer pattern becomes one debugger per layer, named ``name/layer``."""
     if not isinstance(debuggers_config, (list, tuple)):
         raise ConfigError(f"debuggers_config must be a list, not {type(debuggers_config).__name__}")
     debuggers: dict[str, BaseDebugger] = {}
     for k, entry in enumerate(debuggers_config):
         where = f"debuggers_config[{k}]"
-        if not isinstance(entry, Mapping) or set(entry) != {"name", "debugger_config"}:
-            found = f"the keys {sorted(map(str, entry))}" if isinstance(entry, Mapping) else type(entry).__name__
-            raise ConfigError(f"{where} must be a dict with 'name' and 'debugger_config', found {found}")
-        name = entry["name"]
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"{where}.name must be text, found {name!r}")
+        name = _name(entry, where)
         try:
-            for full, debugger in _expand(name, entry["debugger_config"], model, where):
-                if full in debuggers:
-                    raise ConfigError(f"{where}.name: there is already a debugger called {full!r}; names must differ")
-                debuggers[full] = debugger
+            for full_name, debugger in _expand(name, entry["debugger_config"], model, where):
+                if full_name in debuggers:
+                    raise ConfigError(
+                        f"{where}.name: there is already a debugger called {full_name!r}; names must differ"
+                    )
+                debuggers[full_name] = debugger
         except LayerNotFoundError as e:
             raise LayerNotFoundError(f"{where} ({name!r}): {e}") from None
     return debuggers
+
+
+def _name(entry: Any, where: str) -> str:
+    if not isinstance(entry, Mapping) or set(entry) != {"name", "debugger_config"}:
+        found = f"the keys {sorted(map(str, entry))}" if isinstance(entry, Mapping) else type(entry).__name__
+        raise ConfigError(f"{where} must be a dict with 'name' and 'debugger_config', found {found}")
+    name = entry["name"]
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}.name must be text, found {name!r}")
+    return name
 
 
 def _expand(name: str, config: Any, model: torch.nn.Module, where: str) -> Iterator[tuple[str, BaseDebugger]]:
@@ -45,24 +53,28 @@ def _expand(name: str, config: Any, model: torch.nn.Module, where: str) -> Itera
         yield name, _build(config, model, where)
         return
     for layer in select(model, pattern):
+        one: Any
         if isinstance(config, Mapping):
-            yield f"{name}/{layer}", _build({**config, "args": {**config["args"], "layer_name": layer}}, model, where)
+            one = {**config, "args": {**config["args"], "layer_name": layer}}
         else:
             one = copy.deepcopy(config)
             one.layer_name = layer
-            yield f"{name}/{layer}", one
+        yield f"{name}/{layer}", _build(one, model, where)
 
 
 def _layer_pattern(config: Any) -> str | None:
-    name = (
-        config.get("args", {}).get("layer_name") if isinstance(config, Mapping) else getattr(config, "layer_name", None)
-    )
+    if isinstance(config, Mapping):
+        name = config.get("args", {}).get("layer_name")
+    else:
+        name = getattr(config, "layer_name", None)
     return name if isinstance(name, str) and is_pattern(name) else None
 
 
 def _build(config: Any, model: torch.nn.Module, where: str) -> BaseDebugger:
     try:
         debugger = build_from_config(config)
+        if isinstance(debugger, BaseDebugger):
+            check_signature(debugger)
     except ConfigError as e:
         raise type(e)(f"{where}.debugger_config: {e}") from None
     if not isinstance(debugger, BaseDebugger):

@@ -1,7 +1,8 @@
-"""AttentionDebugger: attention weights, with how concentrated they are. Runs in the layer's forward hook."""
+"""AttentionDebugger: attention weights and how concentrated they are. Runs in the layer's forward hook."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.statistics import summarize
-from endoscope.values import per_datapoint, tensors_in
+from endoscope.values import first_tensor, per_datapoint, tensors_in
 
 _TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
@@ -20,23 +21,25 @@ _NO_WEIGHTS = (
 
 
 class AttentionDebugger(ForwardDebugger):
-    """Keep attention weights: those that a layer returns by themselves, or beside its output.
+    """Store attention weights that a layer returns, alone or beside its output.
 
     >>> debugger = AttentionDebugger("attn")
     >>> seen = debugger.process_forward(torch.nn.Identity(), (), torch.full((1, 2, 4, 4), 0.25))
     >>> round(seen["attention_stats"]["entropy"], 4), seen["attention_stats"]["max_attention"]
     (1.3863, 0.25)
 
-    ``entropy`` is in nats, the mean over heads and queries: 0 looks at one key, ln(number of keys) at all alike.
-    ``sums_to_one`` is False where the rows are no distribution: dropout was active, a row is masked, or the layer's
-    output is something else. Every number is one a datapoint, and ``attention_distribution`` that datapoint's weights.
+    ``entropy`` is in nats, the mean over heads and queries: 0 means attention to one key, ln(number of keys) equal
+    attention to all. ``sums_to_one`` is False where the rows are not distributions: dropout was active, a row is
+    masked, or the layer's output is something else. There is one number per datapoint, and ``attention_distribution``
+    holds the weights of each datapoint.
     """
+
+    uses_random = False
 
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
         attention = _weights(module, output)
         if attention is None:
-            found = next(tensors_in(output), None)
-            return {"error": "Output is not a tensor" if found is None else _NO_WEIGHTS}
+            return {"error": "Output is not a tensor" if first_tensor(output) is None else _NO_WEIGHTS}
         if attention.numel() == 0:
             return {"error": f"The attention weights are empty, of shape {list(attention.shape)}"}
         rows = attention if attention.ndim > 1 else attention[None]
@@ -54,23 +57,27 @@ class AttentionDebugger(ForwardDebugger):
 
 
 def _weights(module: torch.nn.Module, output: Any) -> Tensor | None:
+    """The attention weights in a layer's output, if there are any."""
     if isinstance(output, Tensor):
         return None if output.is_complex() or output.ndim == 0 else output
     if isinstance(module, torch.nn.MultiheadAttention) and isinstance(output, tuple) and len(output) == 2:
-        result, weights = output
-        if not isinstance(weights, Tensor):
-            return None
-        unbatched = isinstance(result, Tensor) and result.ndim == 2
-        return weights[None] if unbatched else weights
-    candidates = [t for t in list(tensors_in(output))[1:] if t.ndim >= 3 and t.is_floating_point() and t.numel()]
-    for candidate in candidates:
-        if all(_sums_to_one(candidate)):
-            return candidate
-    # With dropout the rows do not add up; keys, values and hidden states still differ from weights by their signs.
-    for candidate in candidates:
-        if not (candidate < 0).any():
-            return candidate
-    return None
+        return _of_multihead_attention(*output)
+    candidates = [t for t in list(tensors_in(output))[1:] if _may_be_weights(t)]
+    distributions = (t for t in candidates if all(_sums_to_one(t)))
+    # With dropout the rows do not add up, but only weights have no negative values: keys and hidden states do.
+    without_negatives = (t for t in candidates if not (t < 0).any())
+    return next(itertools.chain(distributions, without_negatives), None)
+
+
+def _of_multihead_attention(result: Any, weights: Any) -> Tensor | None:
+    if not isinstance(weights, Tensor):
+        return None
+    unbatched = isinstance(result, Tensor) and result.ndim == 2
+    return weights[None] if unbatched else weights
+
+
+def _may_be_weights(t: Tensor) -> bool:
+    return t.ndim >= 3 and t.is_floating_point() and t.numel() > 0
 
 
 def _real(x: Tensor) -> Tensor:
@@ -81,5 +88,5 @@ def _sums_to_one(rows: Tensor) -> list[bool]:
     """For each datapoint, whether all its rows are distributions."""
     values = _real(rows)
     close = ((values.sum(-1) - 1).abs() <= _TOLERANCE.get(rows.dtype, 1e-3)) & (values.amin(-1) >= 0)
-    whole: list[bool] = close.reshape(len(rows), -1).all(1).tolist()
-    return whole
+    by_datapoint: list[bool] = close.reshape(len(rows), -1).all(1).tolist()
+    return by_datapoint

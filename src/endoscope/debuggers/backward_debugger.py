@@ -17,9 +17,9 @@ class BackwardDebugger(BaseDebugger):
     ...     def process_backward(self, module, grad_output):
     ...         return {"norm": float(grad_output.norm())}
 
-    The gradient is read by hooks on the output tensors, set in the forward: an in-place operation after the layer does
-    no harm, as it would to a full backward hook. Call the `SequentialDebugger` after ``loss.backward()``. Gradients are
-    as autograd passes them on: under a ``GradScaler`` still multiplied by its scale, and before any clipping.
+    Call the `SequentialDebugger` after ``loss.backward()``. Gradients are as autograd computes them: under a
+    ``GradScaler`` they are still multiplied by its scale, and they are not clipped yet. An in-place operation after the
+    layer does no harm, because the hooks are on the output tensors.
     """
 
     calls: Calls = "last"
@@ -30,8 +30,9 @@ class BackwardDebugger(BaseDebugger):
 
     @abstractmethod
     def process_backward(self, module: torch.nn.Module, grad_output: Any) -> Any:
-        """Return what to keep. ``grad_output`` has the structure of the layer's output, None where no gradient came."""
+        """Return what to store. ``grad_output`` has the structure of the layer's output, with None for tensors that
+        received no gradient."""
 
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:
-        """By itself it has seen no gradient: `SequentialDebugger` sets the hooks that call `process_backward`."""
+        """Nothing: only `SequentialDebugger` sets the hooks that call `process_backward`."""
         return None

@@ -1,4 +1,4 @@
-"""BaseDebugger: a debugger that is called with the whole datapoint after the forward pass."""
+"""BaseDebugger: a debugger that is called with the complete datapoint after the forward pass."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ import torch
 from endoscope.errors import ConfigError
 
 Calls = Literal["last", "all"]
-"""What is kept of a layer that runs several times in one forward."""
+"""What is stored of a layer that runs several times in one forward."""
 
 
 def checked_calls(calls: Calls) -> Calls:
+    """``calls``, or a ConfigError if it is not one of the choices."""
     if calls not in ("last", "all"):
         raise ConfigError(f"calls={calls!r} is not a choice; choose 'last' or 'all'")
     return calls
 
 
 class BaseDebugger(ABC):
-    """Look at a datapoint (inputs, labels, outputs, meta_info) and the model, and return what was seen.
+    """Look at a datapoint (inputs, labels, outputs, meta_info) and the model, and return what to store.
 
     >>> class Confidence(BaseDebugger):
     ...     def __call__(self, datapoint, model):
     ...         return {"confidence": datapoint["outputs"].softmax(-1).amax(-1)}
 
-    A subclass needs no ``super().__init__()``. What it returns is copied; tensors whose first dimension is the batch
-    are handed out per datapoint by the reader (see `endoscope.per_datapoint` and `endoscope.whole_batch`).
+    A subclass need not call ``super().__init__()``. What it returns is copied. Tensors whose first dimension is the
+    batch are split by the reader, one row per datapoint (see `endoscope.per_datapoint` and `endoscope.whole_batch`).
     """
 
-    uses_random: ClassVar[bool] = False
-    """True for a debugger that draws from ``random`` or ``numpy.random``: their states are then restored after each
-    call. Torch's generators are always restored."""
+    uses_random: ClassVar[bool | None] = None
+    """Which random generators are restored after each call, so that the user's training draws the same numbers.
+
+    ``None``: torch's. ``True``: also those of ``random`` and ``numpy.random``; set it in a debugger that draws from
+    them. ``False``: none, for a class that draws no random numbers. A subclass that overrides the method that is called
+    (`__call__`, `process_forward`, `process_backward`) does not inherit ``False``.
+    """
 
     @abstractmethod
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Any:

@@ -1,4 +1,4 @@
-"""FeatureMapDebugger: a layer's output, copied in its forward hook; its basic statistics are made when it is read."""
+"""FeatureMapDebugger: a layer's output, copied in its forward hook. Its statistics are computed when they are read."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from typing import Any
 
 import torch
 
-from endoscope.debuggers.forms import of_any_tensor
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.summaries import summaries_made
 from endoscope.values import Summary, first_tensor
 
-_STATS = Summary(of="feature_map")
-
 
 class FeatureMapDebugger(ForwardDebugger):
-    """Keep a layer's output and its mean, spread, bounds and number of non-finite values.
+    """Store a layer's output with its mean, standard deviation, minimum, maximum and number of non-finite values.
 
     >>> debugger = FeatureMapDebugger("conv")
     >>> sorted(debugger.process_forward(torch.nn.Identity(), (), torch.zeros(1, 8, 4, 4)))
     ['feature_map', 'layer_name', 'stats']
 
-    Of an output with several tensors, the first is the feature map. Every number is one a datapoint.
+    Of an output with several tensors, the first is stored. There is one number per datapoint.
     """
 
-    def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
-        described: dict[str, Any] = summaries_made(self.process_stored(module, input, output))
-        return described
+    uses_random = False
+    keeps_output = "feature_map"
 
-    @of_any_tensor
-    def process_stored(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
-        """The numbers are those of the map that is kept: the loop need not wait for them."""
-        feature_map = output if type(output) is torch.Tensor else first_tensor(output)
-        if feature_map is None:
-            return {"error": "Output is not a tensor"}
-        return {"feature_map": feature_map, "stats": _STATS, "layer_name": self.layer_name}
+    def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
+        stored = output_with_summary("feature_map", self.layer_name, module, input, output)
+        computed: dict[str, Any] = summaries_made(stored)
+        return computed
+
+
+def output_with_summary(key: str, layer_name: str, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
+    """What is stored for a debugger that declares ``keeps_output = key``."""
+    tensor = first_tensor(output)
+    if tensor is None:
+        return {"error": "Output is not a tensor"}
+    return {key: tensor, "stats": Summary(of=key), "layer_name": layer_name}

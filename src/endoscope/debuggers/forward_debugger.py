@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,13 +24,20 @@ class ForwardDebugger(BaseDebugger):
     >>> sorted(norm.last_capture)
     ['norm']
 
-    ``layer_name`` is dotted, or a pattern (``"backbone.*"``) that `SequentialDebugger` expands to one debugger a layer.
-    ``calls`` says what is kept of a layer that runs several times in one forward: ``"last"``, or ``"all"`` as a list.
+    ``layer_name`` is dotted, or a pattern (``"backbone.*"``) that `SequentialDebugger` expands to one debugger per
+    layer. ``calls`` is what to store of a layer that runs several times in one forward: ``"last"``, or ``"all"`` as a
+    list.
+    """
+
+    keeps_output: ClassVar[str | None] = None
+    """For a class whose `process_forward` returns the layer's output under this key, its statistics under ``"stats"``,
+    ``"layer_name"``, and nothing else. `SequentialDebugger` then stores the output without calling `process_forward`,
+    and the statistics are computed when they are read. A subclass that overrides `process_forward` does not inherit it.
     """
 
     calls: Calls = "last"
     last_capture: Any = None
-    """A copy of what `process_forward` returned last, when `forward_hook_fn` is used by itself."""
+    """A copy of the last result of `process_forward`, if `forward_hook_fn` is used by itself."""
 
     def __init__(self, layer_name: str, *, calls: Calls = "last") -> None:
         self.layer_name = layer_name
@@ -39,27 +45,10 @@ class ForwardDebugger(BaseDebugger):
 
     @abstractmethod
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> Any:
-        """Return what to keep. Called inside the forward, without gradient; the result is copied at once.
-
-        One that only puts ``output`` into a dict is called when hooks are attached, and not at every step: its code
-        shows what it returns.
-        """
-
-    @property
-    def hooked(self) -> Callable[[torch.nn.Module, Any, Any], Any]:
-        """What a hook calls: `process_forward`, or the ``process_stored`` of a class that defines both.
-
-        The latter leaves out what can be made of the rest when it is read: see `endoscope.values.Summary`.
-        """
-        if "process_forward" not in vars(self):
-            for cls in type(self).__mro__:
-                if "process_forward" in vars(cls):
-                    stored: Callable[..., Any] | None = getattr(self, "process_stored", None)
-                    return stored if stored is not None and "process_stored" in vars(cls) else self.process_forward
-        return self.process_forward
+        """Return what to store. Called inside the forward, without gradient; the result is copied at once."""
 
     def forward_hook_fn(self, module: torch.nn.Module, input: Any, output: Any) -> None:
-        """The hook to register when this debugger is used alone."""
+        """The hook to register if this debugger is used without `SequentialDebugger`."""
         with torch.no_grad():
             self.last_capture = snapshot(self.process_forward(module, input, output)).wait()
 

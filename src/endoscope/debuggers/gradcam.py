@@ -1,4 +1,4 @@
-"""GradCAMDebugger: where a layer saw what speaks for a class. Runs after the forward, on the thread of the loop."""
+"""GradCAMDebugger: where a layer found evidence for a class. Runs after the forward, on the thread of the loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class GradCAMDebugger(BaseDebugger):
     >>> tuple(seen["gradcam"].shape), seen["target_class"]
     ((1, 4, 4), 2)
 
-    It runs the model once more on ``datapoint["inputs"]`` and leaves no trace in it; see `endoscope.explain.GradCAM`.
+    It runs the model again on ``datapoint["inputs"]`` without a trace; see `endoscope.explain.GradCAM`.
     ``target_class`` is the class that was explained.
     """
+
+    uses_random = False
 
     def __init__(self, target_layer: str, target_class: int | None = None) -> None:
         if target_class is not None and (type(target_class) is not int or target_class < 0):

@@ -1,4 +1,4 @@
-"""GradientStatsDebugger: the gradient of a layer's output in numbers. Runs in the backward pass."""
+"""GradientStatsDebugger: statistics of the gradient of a layer's output. Runs in the backward pass."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class GradientStatsDebugger(BackwardDebugger):
     >>> seen["gradient_stats"]["l2_norm"]
     5.0
 
-    Every number is one a datapoint. Of a loss that is the mean over the batch, each datapoint's gradient is its own
-    divided by the batch size.
+    There is one number per datapoint. If the loss is the mean over the batch, each datapoint's gradient is divided by
+    the batch size.
     """
+
+    uses_random = False
 
     def process_backward(self, module: torch.nn.Module, grad_output: Any) -> dict[str, Any]:
         gradient = first_tensor(grad_output)

@@ -17,18 +17,20 @@ _POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 class LayerOutputDebugger(ForwardDebugger):
-    """Keep a layer's output, averaged over blocks of ``downsample_factor`` in each spatial dimension.
+    """Store a layer's output, averaged over blocks of ``downsample_factor`` in each spatial dimension.
 
     >>> debugger = LayerOutputDebugger("conv", downsample_factor=2)
     >>> seen = debugger.process_forward(torch.nn.Identity(), (), torch.zeros(1, 8, 6, 6))
     >>> tuple(seen["output"].shape), seen["downsampled"]
     ((1, 8, 3, 3), True)
 
-    Images and volumes shrink in height, width and depth, sequences in length; channels are never mixed, and outputs
-    without a spatial dimension stay as they are. A factor larger than the size averages the whole of it
-    (``kernel_size`` says what was used); rows beyond the last full block are left out. ``downsampled`` says whether
-    ``output`` differs from what the layer gave. Averages of integers are float32.
+    Images and volumes shrink in height, width and depth, sequences in length. Channels are never mixed, and outputs
+    without a spatial dimension are stored as they are. A factor larger than a dimension averages all of that dimension;
+    ``kernel_size`` is the block that was used. Rows beyond the last full block are left out. ``downsampled`` tells
+    whether ``output`` differs from the layer's output. Averages of integers are float32.
     """
+
+    uses_random = False
 
     def __init__(self, layer_name: str, downsample_factor: int = 4, *, calls: Literal["last", "all"] = "last") -> None:
         super().__init__(layer_name, calls=calls)
@@ -40,18 +42,18 @@ class LayerOutputDebugger(ForwardDebugger):
         tensor = first_tensor(output)
         if tensor is None:
             return {"error": "Output is not a tensor"}
-        kept, kernel = self._downsample(module, tensor)
+        averaged, kernel = self._downsample(module, tensor)
         return {
             "layer_name": self.layer_name,
             "original_shape": datapoint_shape(tensor),
-            "output": kept,
+            "output": averaged,
             "downsampled": bool(kernel),
             "downsample_factor": self.downsample_factor,
             "kernel_size": kernel,
         }
 
     def _downsample(self, module: torch.nn.Module, x: Tensor) -> tuple[Tensor, list[int]]:
-        """The averaged tensor and the block it was averaged over, empty if it was not."""
+        """The averaged tensor, and the block that it was averaged over: empty if it was not averaged."""
         dim = channel_dim(module, x)
         if dim is None or x.ndim > 5 or x.numel() == 0:
             return x, []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -15,17 +15,19 @@ from typing import Any, Literal
 import torch
 
 from endoscope.capturing.guard import Failures, Guard, OnError
-from endoscope.capturing.session import FUSED, Captures
-from endoscope.capturing.snapshot import Snapshot, snapshot
+from endoscope.capturing.notes import Absence, Notes, Reason
+from endoscope.capturing.session import Session
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.debuggers.assembly import assemble
+from endoscope.debuggers.attachments import attachment, draws_of
 from endoscope.debuggers.backward_debugger import BackwardDebugger
 from endoscope.debuggers.base_debugger import BaseDebugger
-from endoscope.debuggers.forms import may_draw
 from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
 from endoscope.summaries import summaries_made
+from endoscope.values import Summary
 
 log = logging.getLogger("endoscope")
 
@@ -66,19 +68,18 @@ class SequentialDebugger(BaseDebugger):
     >>> debugger.enabled = True                     # attaches the hooks; False removes them
     >>> for x, y, i in loader:
     ...     outputs = model(x)
-    ...     seen = debugger({"inputs": x, "labels": y, "outputs": outputs, "meta_info": {"idx": i}}, model)
+    ...     captured = debugger({"inputs": x, "labels": y, "outputs": outputs, "meta_info": {"idx": i}}, model)
     >>> debugger.close()
     >>> endoscope.load_debug_outputs("runs/cnn/epoch_4")[17]["features/backbone.layer4"]["feature_map"]
 
-    Pages stream into ``output_dir`` when it is known; otherwise they are spooled to disk and `save_all` moves them.
-    What a call returns is made when it is looked at, as copies: they are yours to change.
+    Pages stream into ``output_dir`` if it is known; otherwise they are spooled to disk and `save_all` moves them.
 
     debuggers_config: ``[{"name": ..., "debugger_config": {"class": ..., "args": {...}}}, ...]``.
-    page_size_mb: a new page begins before this size would be passed (MiB of true bytes).
-    output_dir: the folder for the pages; refused when it already holds some, unless ``overwrite``.
+    page_size_mb: the largest size of a page, in MiB of true bytes.
+    output_dir: the folder for the pages; refused if it already holds some, unless ``overwrite``.
     queue_mb: memory for records that wait for the disk. When it is full, ``on_full="block"`` makes the loop wait and
-        ``"drop"`` leaves records out, with a count that is stored.
-    on_error: ``"record"`` keeps a debugger's exception with the datapoint, ``"raise"`` raises it as `DebuggerError`.
+        ``"drop"`` leaves records out and stores their number.
+    on_error: ``"record"`` stores a debugger's exception with the datapoint, ``"raise"`` raises it as `DebuggerError`.
     page_format: ``"safetensors"``, or ``"pickle"`` for ``page_N.pkl``.
     spool_dir: where pages wait when no ``output_dir`` is given; the system's temporary folder by default.
     """
@@ -110,13 +111,14 @@ class SequentialDebugger(BaseDebugger):
         self._guard = Guard(on_error=on_error)
         hooked = {n: d for n, d in self.debuggers.items() if isinstance(d, (ForwardDebugger, BackwardDebugger))}
         self._after = {n: d for n, d in self.debuggers.items() if n not in hooked}
-        self._captures = Captures(model, hooked, self._guard)
+        self._watching = list(hooked)
+        self._session = Session(model, [attachment(n, d) for n, d in hooked.items()], self._guard)
         settings = StoreSettings(
             self.page_size, _megabytes("queue_mb", queue_mb), on_full, page_format, overwrite, spool_dir
         )
         self._store = PageStore(output_dir, settings)
         self._enabled = self._closed = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     # ---- switching on and off
     @property
@@ -129,55 +131,47 @@ class SequentialDebugger(BaseDebugger):
         if bool(value) == self._enabled:
             return
         if not value:
-            self._captures.remove()
+            self._session.remove()
             self._enabled = False
             return
         if self._closed:
             raise ConfigError("this debugger is closed; make a new one")
         if os.environ.get("ENDOSCOPE", "").lower() == "off":
-            self._tell("ENDOSCOPE=off is set: nothing is captured")
+            self._warn_once("ENDOSCOPE=off is set: nothing is captured")
             return
-        told = weakref.WeakMethod(self._tell_compiled)  # the hooks must not keep a dropped debugger alive
-        self._captures.attach(lambda: (tell := told()) and tell())
+        notify = weakref.WeakMethod(self._model_is_compiled)  # the hooks must not keep a dropped debugger alive
+        self._session.attach(lambda: (method := notify()) and method())
         self._enabled = True
 
-    def _tell_compiled(self) -> None:
-        self._tell(
+    def _model_is_compiled(self) -> None:
+        self._warn_once(
             "the model is compiled: it runs uncompiled while the debugger is enabled, "
             "because compiled code calls no new hooks"
         )
 
-    def _tell(self, message: str) -> None:
-        if message not in self._told:
-            self._told.add(message)
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
             log.warning("%s", message)
 
     # ---- a datapoint
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module | None = None) -> dict[str, Any]:
-        """Run every debugger on a datapoint (or batch) that the model has just seen; returns ``{name: outputs}``."""
+        """Run every debugger on a datapoint (or batch) that the model has just seen; returns ``{name: outputs}``.
+
+        The outputs are copies for the caller to keep or change. Of a model on CUDA they are on the device.
+        """
         if not self._enabled:
             return {}
         idx = datapoint_index(datapoint)
-        seen, notes = self._captures.take()
-        if self._after:
-            with self._captures.paused():
-                for name, debugger in self._after.items():
-                    self._run(name, debugger, datapoint, self.model if model is None else model, seen, notes)
-            seen = {name: seen[name] for name in self.debuggers if name in seen}
-        if "absent" in notes:
-            self._tell_absent(notes)
-        if not self._store.put(idx, seen, notes) and self._store.foreign:
-            self._tell("this process only inherited the debugger (fork): nothing is stored from it")
-        return HandedOut.of(seen)
-
-    def _tell_absent(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
-        if self._captures.nothing_ran(notes):
-            self._tell(
-                "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
-                "that was compiled inside a function or a method calls no hooks"
-            )
-        if FUSED in notes["absent"].values():
-            self._tell(f"a watched layer was left out: {FUSED}")
+        outputs, notes = self._session.take()
+        with self._session.paused():
+            for name, debugger in self._after.items():
+                self._run(name, debugger, datapoint, self.model if model is None else model, outputs, notes)
+        outputs = {name: outputs[name] for name in self.debuggers if name in outputs}
+        self._warn_of_absent(notes)
+        if not self._store.put(idx, outputs, notes.stored()) and self._store.foreign:
+            self._warn_once("this process only inherited the debugger (fork): nothing is stored from it")
+        return {name: _with_statistics(output.copy()) for name, output in outputs.items()}
 
     def _run(
         self,
@@ -185,49 +179,58 @@ class SequentialDebugger(BaseDebugger):
         debugger: BaseDebugger,
         datapoint: dict[str, Any],
         model: torch.nn.Module,
-        seen: dict[str, Snapshot],
-        notes: dict[str, Any],
+        outputs: dict[str, Snapshot],
+        notes: Notes,
     ) -> None:
-        if reason := self._guard.muted(name):
-            notes.setdefault("absent", {})[name] = reason
+        if (muted := self._guard.muted(name)) is not None:
+            notes.absent[name] = muted
             return
-        result = self._guard.call(name, debugger, may_draw(debugger, debugger), debugger, datapoint, model)
+        result = self._guard.call(name, debugger, datapoint, model, draws=draws_of(debugger))
         if isinstance(result, str):
-            notes.setdefault("failures", {})[name] = result
+            notes.failures[name] = result
         elif result.value is None:
-            notes.setdefault("absent", {})[name] = "the debugger returned nothing"
+            notes.absent[name] = Absence(Reason.NOTHING)
         else:
-            seen[name] = result
+            outputs[name] = result
+
+    def _warn_of_absent(self, notes: Notes) -> None:
+        if self._watching and notes.no_hook_fired(self._watching):
+            self._warn_once(
+                "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
+                "that was compiled inside a function or a method calls no hooks"
+            )
+        if notes.has(Reason.FUSED):
+            self._warn_once(f"a watched layer was left out: {Reason.FUSED.value}")
 
     def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
         """Store outputs that were computed elsewhere, ``{name: outputs}``, for this datapoint; they are copied."""
         idx = datapoint_index(datapoint)
-        kept: dict[str, Snapshot] = {}
-        failures: dict[str, str] = {}
+        outputs: dict[str, Snapshot] = {}
+        notes = Notes()
         for name, value in debug_outputs.items():
             if not isinstance(name, str):
                 raise ConfigError(f"debug_outputs must be by debugger name, found the key {name!r}")
-            try:
-                kept[name] = snapshot(value)
-                self._guard.succeeded(name)
-            except Exception as e:  # noqa: BLE001  # a value that cannot be copied: the rest is kept
-                failures[name] = self._guard.failed(name, e)
-        self._store.put(idx, kept, {"failures": failures} if failures else {})
+            result = self._guard.call(name, lambda value=value: value, draws=False)
+            if isinstance(result, str):
+                notes.failures[name] = result
+            else:
+                outputs[name] = result
+        self._store.put(idx, outputs, notes.stored())
 
     # ---- what is on disk
     def reset_buffer(self, output_dir: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None) -> None:
-        """Begin a new capture: into ``output_dir``, else into the constructor's folder, else into a spool.
+        """Start a new capture: into ``output_dir``, else into the constructor's folder, else into a spool.
 
         Spooled records that were never saved are dropped. Pages already streamed into a folder stay there, closed.
         """
         self._store.reset(output_dir, overwrite=overwrite)
 
     def flush(self) -> bool:
-        """Return when everything captured so far survives a kill of the process; False when some of it was lost."""
+        """Return when everything captured so far survives a kill of the process; False if some of it was lost."""
         return self._store.flush()
 
     def save_all(self, output_dir: str | os.PathLike[str], *, overwrite: bool | None = None) -> SaveReport:
-        """Close the pages and have them in ``output_dir``. Reports failures, drops and losses; they are logged, too."""
+        """Close the pages and move them to ``output_dir``. Failures, drops and losses are reported and logged."""
         folder, counts, problem = self._store.save_all(output_dir, overwrite=overwrite)
         failures = dict(self._guard.failures)
         report = SaveReport(folder, counts.written, counts.dropped, counts.lost, problem or counts.problem, failures)
@@ -250,9 +253,9 @@ class SequentialDebugger(BaseDebugger):
         self.close()
 
     def __del__(self) -> None:
-        captures = getattr(self, "_captures", None)
-        if captures is not None:
-            captures.remove()
+        session = getattr(self, "_session", None)  # missing if the constructor raised
+        if session is not None:
+            session.remove()
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -267,54 +270,42 @@ def _megabytes(name: str, value: float) -> int:
 
 
 def _by_layer(debuggers: Mapping[str, BaseDebugger], kind: type) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    by_layer: dict[str, list[Any]] = {}
     for debugger in debuggers.values():
         if isinstance(debugger, kind):
-            found.setdefault(debugger.layer_name, []).append(debugger)  # type: ignore[attr-defined]
-    return found
+            by_layer.setdefault(debugger.layer_name, []).append(debugger)  # type: ignore[attr-defined]
+    return by_layer
 
 
-class HandedOut(dict[str, Any]):
-    """``{name: outputs}`` that is made when it is looked at: most loops never look.
+class _Statistics(Mapping[str, Any]):
+    """The statistics of a tensor in what a call returns, computed when they are first read: most loops ignore them."""
 
-    Its tensors are copies, because those of the record wait for the writer thread, and a user may change his. On CUDA
-    looking waits for the device.
-    """
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
 
-    _seen: Mapping[str, Snapshot] | None = None
+    @cached_property
+    def _numbers(self) -> dict[str, Any]:
+        numbers: dict[str, Any] = summaries_made({"x": self._tensor, "stats": Summary(of="x")})["stats"]
+        return numbers
 
-    @classmethod
-    def of(cls, seen: Mapping[str, Snapshot]) -> HandedOut:
-        made = cls(dict.fromkeys(seen))  # the names, for C code that asks how many there are
-        made._seen = seen
-        return made
-
-    def _look(self) -> None:
-        seen = self._seen
-        if seen is None:
-            return
-        dict.update(self, {name: summaries_made(snapshot(one.wait()).value) for name, one in seen.items()})
-        self._seen = None
+    def __getitem__(self, name: str) -> Any:
+        return self._numbers[name]
 
     def __iter__(self) -> Iterator[str]:
-        """That there is one makes dict(...) and {**...} ask for the values one by one."""
-        return dict.__iter__(self)
+        return iter(self._numbers)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (self.copy(),)
+    def __len__(self) -> int:
+        return len(self._numbers)
 
-
-def _after_a_look(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def look_first(self: HandedOut, *args: Any, **kwargs: Any) -> Any:
-        self._look()
-        return method(self, *args, **kwargs)
-
-    return look_first
+    def __repr__(self) -> str:
+        return repr(self._numbers)
 
 
-for _name in (
-    *("__getitem__", "__setitem__", "__delitem__", "__repr__", "__eq__", "__ne__", "__or__", "__ror__", "__ior__"),
-    *("get", "values", "items", "pop", "popitem", "setdefault", "update", "clear", "copy"),
-):
-    setattr(HandedOut, _name, _after_a_look(getattr(dict, _name)))
+def _with_statistics(value: Any) -> Any:
+    """A copy that is returned to the user, with its statistics in place of their stand-ins."""
+    if type(value) is list:  # all calls of a layer
+        return [_with_statistics(v) for v in value]
+    if type(value) is not dict or not any(isinstance(v, Summary) for v in value.values()):
+        return value
+    tensors = {name: value.get(v.of) for name, v in value.items() if isinstance(v, Summary)}
+    return value | {name: _Statistics(t) if isinstance(t, torch.Tensor) else None for name, t in tensors.items()}

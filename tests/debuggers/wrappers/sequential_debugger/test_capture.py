@@ -22,13 +22,13 @@ def hooks_on(model: torch.nn.Module) -> int:
 
 def test_hooks_exist_only_while_enabled(make: Any, run: Any, model: torch.nn.Module) -> None:
     debugger = make(node("all", Output, layer_name="*"))
-    assert hooks_on(model) == 4  # three layers, and the root that opens a forward
+    assert hooks_on(model) == 5  # one per layer, and two of the root around a forward
     debugger.enabled = False
     assert hooks_on(model) == 0
     assert run(debugger, 0) == {}
     debugger.enabled = True
     debugger.enabled = True
-    assert hooks_on(model) == 4
+    assert hooks_on(model) == 5
     debugger.close()
     assert hooks_on(model) == 0
 
