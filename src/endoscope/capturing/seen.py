@@ -250,7 +250,9 @@ class _Layer:
 
     def _each(self, name: str, read: Callable[[_Call], Any]) -> Any:
         if not self._calls:
-            raise NotCapturedError(f"layer {name!r} did not run inside this capture{_FUSED * self.inside_fused}")
+            raise NotCapturedError(
+                f"layer {name!r} did not run inside this capture{_FUSED if self.inside_fused else ''}"
+            )
         values = [read(call) for call in self._calls]
         return values if self._every_call else values[-1]
 
