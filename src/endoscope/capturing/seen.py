@@ -250,9 +250,8 @@ class _Layer:
 
     def _each(self, name: str, read: Callable[[_Call], Any]) -> Any:
         if not self._calls:
-            raise NotCapturedError(
-                f"layer {name!r} did not run inside this capture{_FUSED if self.inside_fused else ''}"
-            )
+            advice = _FUSED if self.inside_fused else "call the model inside the block"
+            raise NotCapturedError(f"layer {name!r} did not run inside this capture; {advice}")
         values = [read(call) for call in self._calls]
         return values if self._every_call else values[-1]
 
@@ -269,8 +268,8 @@ class _Layer:
 
 
 _FUSED = (
-    ", or torch computed the nn.TransformerEncoderLayer around it in one fused kernel; "
-    "torch.backends.mha.set_fastpath_enabled(False) makes it call its layers"
+    "torch may have computed the nn.TransformerEncoderLayer around it in one fused kernel, "
+    "and torch.backends.mha.set_fastpath_enabled(False) makes it call its layers"
 )
 
 
