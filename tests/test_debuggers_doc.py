@@ -37,14 +37,14 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def described(value: Any, name: str) -> Iterator[str]:
     if isinstance(value, Tensor):
-        yield f"{name:34} {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+        yield f"{name:40} {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from described(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
-        yield f"{name:34} list of {len(value)} {type(value[0]).__name__}"
+        yield f"{name:40} list of {len(value)} {type(value[0]).__name__}"
     else:
-        yield f"{name:34} {value if isinstance(value, str) else type(value).__name__}"
+        yield f"{name:40} {value if isinstance(value, str) else type(value).__name__}"
 
 
 def listing(call: str, names: dict[str, Any], folder: str) -> str:

@@ -1,4 +1,4 @@
-"""Layer names: dotted, as the user wrote the model, with the wrappers of DDP, FSDP and torch.compile seen through."""
+"""Layer names: dotted, as in the user's model, without the parts that DDP, FSDP and torch.compile add."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from endoscope.errors import ConfigError, LayerNotFoundError, closest
 
-_KEEP_IT_AS_MODULE = (
+_WRAPPERS = (
     torch.nn.parallel.DistributedDataParallel,
     torch.nn.parallel.DataParallel,
     torch.optim.swa_utils.AveragedModel,
@@ -18,12 +18,12 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def _inner(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
-    """The attribute under which a wrapper keeps the module it wraps; None for a module that is no wrapper."""
-    children = module._modules  # of a scripted module this is no dict
+    """The name and the module that a wrapper wraps; None for a module that is not a wrapper."""
+    children = module._modules  # not a dict if the module is scripted
     for name in _WRAPPED:
         if name in children and (child := children[name]) is not None:
             return name, child
-    if isinstance(module, _KEEP_IT_AS_MODULE) and (child := children["module"]) is not None:
+    if isinstance(module, _WRAPPERS) and (child := children["module"]) is not None:
         return "module", child
     return None
 
@@ -40,7 +40,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def named_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every layer below ``model`` with its name as the user knows it; a shared module comes once under each name."""
+    """Every layer below ``model`` with its name. A shared module is listed under each of its names."""
     for name, child in unwrap(model)._modules.items():
         if child is not None:
             yield name, unwrap(child)
@@ -49,7 +49,7 @@ def named_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 
 def _plain(name: str) -> str:
-    """A name without the parts that a wrapper added to it, for a config written against a wrapped model."""
+    """A name without the parts that wrappers add, for a config written for a wrapped model."""
     parts = [p for p in name.split(".") if p not in _WRAPPED]
     while parts and parts[0] == "module":
         del parts[0]
@@ -71,7 +71,7 @@ def _walk(model: torch.nn.Module, name: str) -> torch.nn.Module | None:
 
 
 def get_layer_by_name(model: torch.nn.Module, layer_name: str) -> torch.nn.Module:
-    """The layer with that dotted name; the empty name is the model itself.
+    """The layer with a dotted name; the empty name is the model itself.
 
     >>> get_layer_by_name(torch.nn.Sequential(torch.nn.ReLU()), "0")
     ReLU()
@@ -79,18 +79,18 @@ def get_layer_by_name(model: torch.nn.Module, layer_name: str) -> torch.nn.Modul
     if (layer := _walk(model, layer_name)) is not None:
         return layer
     layers = dict(named_layers(model))
-    try:  # the name as PyTorch spells it, wrappers and all
+    try:  # the name with wrappers, as PyTorch spells it
         return unwrap(model.get_submodule(layer_name))
     except AttributeError:
         pass
     if (plain := _plain(layer_name)) in layers:
         return layers[plain]
-    hint = closest(plain, layers) or _what_there_is(list(layers))
+    hint = closest(plain, layers) or _available(list(layers))
     raise LayerNotFoundError(f"no layer is called {layer_name!r}{hint}")
 
 
 def select(model: torch.nn.Module, pattern: str) -> list[str]:
-    """The names of the layers that match; ``*`` also matches dots, so ``"*.attn"`` finds them at any depth.
+    """The names of the layers that match; ``*`` also matches dots, so ``"*.attn"`` matches at any depth.
 
     >>> select(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU()), "*")
     ['0', '1']
@@ -101,15 +101,15 @@ def select(model: torch.nn.Module, pattern: str) -> list[str]:
         get_layer_by_name(model, pattern)
         return [pattern]
     names = [name for name, _ in named_layers(model)]
-    for wanted in (pattern, _plain(pattern)):
-        if found := [name for name in names if fnmatchcase(name, wanted)]:
-            return found
+    for query in (pattern, _plain(pattern)):
+        if matches := [name for name in names if fnmatchcase(name, query)]:
+            return matches
     raise LayerNotFoundError(
-        f"no layer matches {pattern!r}" + (closest(pattern.replace("*", ""), names) or _what_there_is(names))
+        f"no layer matches {pattern!r}" + (closest(pattern.replace("*", ""), names) or _available(names))
     )
 
 
-def _what_there_is(names: list[str], most: int = 8) -> str:
+def _available(names: list[str], most: int = 8) -> str:
     if not names:
         return "; the model has no layers"
     more = f", ... ({len(names)} in all)" if len(names) > most else ""

@@ -19,20 +19,24 @@ class TorchSymbolMissing(EndoscopeError, RuntimeError):
     """This torch lacks a private symbol that a feature needs."""
 
 
-def _missing(feature: str, symbol: str) -> TorchSymbolMissing:
-    return TorchSymbolMissing(
-        f"{feature} needs torch.{symbol}, which torch {torch.__version__} does not have; "
-        "install a torch release that Endoscope was tried with (see pyproject.toml)"
-    )
-
-
 def _symbol(path: str, default: Any = None) -> Any:
-    """``torch.<path>``, or the default when this torch does not have it."""
+    """``torch.<path>``, or the default if this torch does not have it."""
     value: Any = torch
     for name in path.split("."):
         value = getattr(value, name, None)
         if value is None:
             return default
+    return value
+
+
+def _required(path: str, feature: str) -> Any:
+    """``torch.<path>``, or an error that tells what is impossible without it."""
+    value = _symbol(path)
+    if value is None:
+        raise TorchSymbolMissing(
+            f"{feature} needs torch.{path}, which torch {torch.__version__} does not have; "
+            "install a torch release that Endoscope was tried with (see pyproject.toml)"
+        )
     return value
 
 
@@ -68,57 +72,44 @@ def optimized_module() -> Any:
 
 # ---------------------------------------------------------------- torch.func
 _transform = _symbol("_C._functorch.peek_interpreter_stack", lambda: None)
-_is_batched = _symbol("_C._functorch.is_batchedtensor", _no)
-_batch_dimension = _symbol("_C._functorch.maybe_get_bdim")
 _is_wrapped = _symbol("_C._functorch.is_functorch_wrapped_tensor", _no)
-_unwrapped = _symbol("_C._functorch.get_unwrapped")
+_is_batched = _symbol("_C._functorch.is_batchedtensor", _no)
 _is_functional = _symbol("_is_functional_tensor", _no)
-_sync = _symbol("_sync")
-_from_functional = _symbol("_from_functional_tensor")
 
 
 def outside_transforms() -> contextlib.AbstractContextManager[Any]:
     """Inside this block no transform of `torch.func` (grad, vmap, ...) applies to what is computed."""
     if _transform() is None:
         return contextlib.nullcontext()
-    try:
-        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    except ImportError:
-        symbol = "_functorch.pyfunctorch.temporarily_clear_interpreter_stack"
-        raise _missing("capturing inside a torch.func transform", symbol) from None
-    return temporarily_clear_interpreter_stack()
+    path = "_functorch.pyfunctorch.temporarily_clear_interpreter_stack"
+    context: contextlib.AbstractContextManager[Any] = _required(path, "capturing inside a torch.func transform")()
+    return context
 
 
 def innermost(t: torch.Tensor) -> torch.Tensor:
     """The tensor that `torch.func` has wrapped. A tensor inside vmap has the slices in its first dimension."""
     while True:
         if _is_functional(t):
-            if _sync is None or _from_functional is None:
-                raise _missing("capturing a functional tensor", "_from_functional_tensor")
-            _sync(t)  # its memory is stale until then
-            t = _from_functional(t)
-        elif _is_batched(t) or _is_wrapped(t):
-            if _unwrapped is None or _batch_dimension is None:
-                raise _missing("capturing a tensor of torch.func", "_C._functorch.get_unwrapped")
-            t = _unwrapped(t).movedim(_batch_dimension(t), 0) if _is_batched(t) else _unwrapped(t)
+            _required("_sync", "capturing a functional tensor")(t)  # its memory is stale until then
+            t = _required("_from_functional_tensor", "capturing a functional tensor")(t)
+        elif _is_batched(t):
+            dimension = _required("_C._functorch.maybe_get_bdim", "capturing inside torch.func.vmap")(t)
+            t = _required("_C._functorch.get_unwrapped", "capturing inside torch.func.vmap")(t).movedim(dimension, 0)
+        elif _is_wrapped(t):
+            t = _required("_C._functorch.get_unwrapped", "capturing inside torch.func")(t)
         else:
             return t
 
 
 # ---------------------------------------------------------------- layouts and quantised tensors
-_MKLDNN = _symbol("_mkldnn")
-
-
 def is_mkldnn(t: torch.Tensor) -> bool:
     """Whether a tensor has the opaque layout of oneDNN."""
-    return t.layout is _MKLDNN
+    return t.layout is _symbol("_mkldnn")
 
 
 def empty_per_tensor_quantized(shape: Any, *, scale: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised quantised tensor with one scale."""
-    make = _symbol("_empty_affine_quantized")
-    if make is None:
-        raise _missing("reading a quantised tensor", "_empty_affine_quantized")
+    make = _required("_empty_affine_quantized", "reading a quantised tensor")
     tensor: torch.Tensor = make(shape, scale=scale, zero_point=zero_point, dtype=dtype)
     return tensor
 
@@ -127,8 +118,6 @@ def empty_per_channel_quantized(
     shape: Any, *, scales: torch.Tensor, zero_points: torch.Tensor, axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """An uninitialised quantised tensor with a scale for each index of ``axis``."""
-    make = _symbol("_empty_per_channel_affine_quantized")
-    if make is None:
-        raise _missing("reading a quantised tensor", "_empty_per_channel_affine_quantized")
+    make = _required("_empty_per_channel_affine_quantized", "reading a quantised tensor")
     tensor: torch.Tensor = make(shape, scales=scales, zero_points=zero_points, axis=axis, dtype=dtype)
     return tensor

@@ -1,17 +1,14 @@
-"""Nested values: walked, sized, and owned byte for byte."""
+"""Nested values: walked, sized, and copied byte for byte."""
 
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import enum
-import json
 import os
-import pickle
+import signal
 import types
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +20,7 @@ from tests.warm import Say, WarmProcess
 from torch import Tensor, nn
 
 from endoscope import SequentialDebugger
-from endoscope.capturing import snapshot as tensors
-from endoscope.capturing.snapshot import Snapshot, owned, snapshot, weight, without_gradient
-from endoscope.debuggers.wrappers.sequential_debugger import HandedOut
+from endoscope.capturing.snapshot import Snapshot, snapshot, weight
 from endoscope.values import (
     MAX_DEPTH,
     DataclassValue,
@@ -41,7 +36,7 @@ from endoscope.values import (
     whole_batch,
 )
 
-LARGE = 40_000  # elements: beyond the size at which another way of copying is taken
+LARGE = 40_000  # elements: torch splits such a copy among its threads
 
 
 class Point(NamedTuple):
@@ -64,14 +59,6 @@ class Named(torch.Tensor):
 
 
 # ---------------------------------------------------------------- snapshot: owned bytes
-def in_a_hook(value: Any) -> Snapshot:
-    with without_gradient():
-        return owned(value)
-
-
-both_ways = pytest.mark.parametrize("copied", [snapshot, in_a_hook])
-
-
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "itself": lambda t: t,
     "detached": lambda t: t.detach(),
@@ -89,14 +76,13 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@both_ways
 @pytest.mark.parametrize("columns", [4, LARGE // 2], ids=["small", "large"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_later_changes_do_not_show(view: str, columns: int, copied: Callable[[Any], Snapshot]) -> None:
+def test_later_changes_do_not_show(view: str, columns: int) -> None:
     original = torch.arange(4.0 * columns).reshape(4, columns)
     value = VIEWS[view](original)
     expected = canonical(value)
-    found = copied({"a": [value], "b": value}).wait()
+    found = snapshot({"a": [value], "b": value}).wait()
     with torch.no_grad():
         original.fill_(-1)
         value.fill_(-1)
@@ -115,21 +101,19 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@both_ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3), (LARGE,)], ids=str)
-def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...], copied: Callable[[Any], Snapshot]) -> None:
+def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.randint(0, 2, shape).to(dtype)
-    taken = copied({"t": t}).value["t"]
+    taken = snapshot({"t": t}).value["t"]
     assert canonical(taken) == canonical(t)
     assert nbytes(taken) == t.numel() * dtype.itemsize
 
 
-@both_ways
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
-def test_conjugated_views(size: int, copied: Callable[[Any], Snapshot]) -> None:
+def test_conjugated_views(size: int) -> None:
     t = torch.randn(size, dtype=torch.complex64)
-    taken = copied({"whole": t.conj(), "imaginary": t.conj().imag}).value
+    taken = snapshot({"whole": t.conj(), "imaginary": t.conj().imag}).value
     t.zero_()
     assert taken["whole"].abs().sum() > 0
     assert not taken["whole"].is_conj()
@@ -146,40 +130,38 @@ def test_gradients_are_left_behind() -> None:
     assert x.grad is not None
 
 
-@both_ways
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_in_every_mode(mode: Any, copied: Callable[[Any], Snapshot]) -> None:
+def test_in_every_mode(mode: Any) -> None:
     with mode():
         t = torch.ones(3, requires_grad=True) * 2
-        taken = copied({"t": t}).value["t"]
+        taken = snapshot({"t": t}).value["t"]
         t = t.detach()
         t.zero_()
     assert taken.tolist() == [2, 2, 2]
     assert not taken.requires_grad
 
 
-@both_ways
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
-def test_special_layouts(copied: Callable[[Any], Snapshot]) -> None:
+def test_special_layouts() -> None:
     dense = torch.eye(3)
     for t in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc()):
-        taken = copied({"t": t}).value["t"]
+        taken = snapshot({"t": t}).value["t"]
         t.values().zero_() if t.layout is not torch.sparse_coo else t._values().zero_()
         assert torch.equal(taken.to_dense(), dense)
-    assert torch.equal(copied({"t": dense.to_mkldnn()}).value["t"], dense)
+    assert torch.equal(snapshot({"t": dense.to_mkldnn()}).value["t"], dense)
     quantised = torch.quantize_per_tensor(dense, 0.1, 2, torch.quint8)
-    assert canonical(copied({"t": quantised}).value["t"]) == canonical(quantised)
+    assert canonical(snapshot({"t": quantised}).value["t"]) == canonical(quantised)
 
 
-def test_a_meta_tensor_is_named_not_copied() -> None:
+def test_a_meta_tensor_is_named_not_snapshot() -> None:
     found = snapshot(torch.empty(2, 3, device="meta")).value
     assert isinstance(found, Opaque)
     assert "meta" in found.text
     assert "(2, 3)" in found.text
 
 
-def test_numpy_arrays_are_copied() -> None:
+def test_numpy_arrays_are_snapshot() -> None:
     a = np.arange(6.0).reshape(2, 3)
     taken = snapshot({"whole": a, "view": a[:, ::-1], "scalar": a[0, 0]}).value
     a[:] = -1
@@ -189,7 +171,7 @@ def test_numpy_arrays_are_copied() -> None:
     assert taken["view"].flags.c_contiguous
 
 
-def test_containers_are_copied() -> None:
+def test_containers_are_snapshot() -> None:
     inner = [1, torch.zeros(1)]
     value = {"list": inner, "set": {1, 2}, "bytes": bytearray(b"ab")}
     taken = snapshot(value).value
@@ -420,80 +402,34 @@ def test_joined_snapshots_wait_for_all() -> None:
     assert first.waited == second.waited == 1
 
 
-ACCESS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "[]": lambda d: d["a"],
-    "get": lambda d: d.get("a"),
-    "values": lambda d: next(iter(d.values())),
-    "items": lambda d: next(iter(d.items()))[1],
-    "dict": lambda d: dict(d)["a"],
-    "copy": lambda d: d.copy()["a"],
-    "unpacked": lambda d: {**d}["a"],
-    "pop": lambda d: d.pop("a"),
-    "popitem": lambda d: d.popitem()[1],
-    "setdefault": lambda d: d.setdefault("a", None),
-    "or": lambda d: (d | {})["a"],
-    "match": lambda d: _matched(d),
-    "map": lambda d: apply_tensor_op(lambda t: t, d)["a"],
-    "snapshot": lambda d: snapshot(d).value["a"],
-    "repr": lambda d: {"output": torch.tensor([5.0, 5.0])} if "5., 5." in repr(d) else {"output": torch.zeros(2)},
-}
+# ---------------------------------------------------------------- the second copy, for the user
+def test_the_users_copy_is_independent_of_the_record() -> None:
+    """The writer thread may not have written the record yet."""
+    taken = snapshot({"output": torch.zeros(2), "list": [1]})
+    mine = taken.copy()
+    mine["output"].add_(1)
+    mine["list"].append(2)
+    assert mine["output"].tolist() == [1, 1]
+    assert canonical(taken.value) == canonical({"output": torch.zeros(2), "list": [1]})
 
 
-def _matched(value: Any) -> Any:
-    match value:
-        case {"a": found}:
-            return found
+def test_the_users_copy_can_be_changed_after_inference_mode() -> None:
+    with torch.inference_mode():
+        mine = snapshot(torch.zeros(2)).copy()
+    mine.add_(1)
+    assert mine.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("way", ACCESS)
-def test_what_a_call_returns_waits_when_it_is_looked_at(way: str) -> None:
+def test_the_users_copy_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA it is made on the device, behind the copy to the host. Here a fake device takes its place."""
+    waits: list[Any] = []
+    stream = types.SimpleNamespace(wait_event=waits.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.Tensor, "to", lambda t, device, non_blocking: (t, device, non_blocking))
     taken, event, host = on_its_way(5)
-    seen = HandedOut.of({"a": taken})
-    assert list(seen) == ["a"]
-    assert len(seen) == 1
-    assert "a" in seen
+    assert taken.copy() == {"output": (host, "cuda", True)}
+    assert waits == [event]
     assert event.waited == 0
-    assert host.tolist() == [-1, -1]
-    assert ACCESS[way](seen)["output"].tolist() == [5, 5]
-
-
-def test_what_a_call_returns_is_the_users_own() -> None:
-    """What he does to it does not reach the record, which the writer thread may not have written yet."""
-    taken = snapshot({"output": torch.zeros(2)})
-    seen = HandedOut.of({"a": taken})
-    seen["a"]["output"].add_(1)
-    assert seen["a"]["output"].tolist() == [1, 1]
-    assert taken.value["output"].tolist() == [0, 0]
-
-
-def test_what_a_call_returns_behaves_as_a_dict() -> None:
-    seen = HandedOut.of({"a": snapshot("one"), "b": snapshot("two"), "c": snapshot("three")})
-    assert seen == {"a": "one", "b": "two", "c": "three"}
-    assert seen != {"a": "one"}
-    seen["a"] = "mine"
-    del seen["b"]
-    seen.update(d="more")
-    assert (dict(seen), json.loads(json.dumps(seen))) == ({"a": "mine", "c": "three", "d": "more"},) * 2
-    for copied in (copy.deepcopy(seen), pickle.loads(pickle.dumps(seen))):
-        assert type(copied) is dict
-        assert copied == seen
-
-
-def test_what_a_call_returns_can_be_changed_before_it_is_looked_at() -> None:
-    def fresh() -> HandedOut:
-        return HandedOut.of({"a": snapshot("one"), "b": snapshot("two")})
-
-    changed = fresh()
-    changed |= {"a": "mine"}
-    assert changed == {"a": "mine", "b": "two"}
-    emptied = fresh()
-    emptied.clear()
-    assert [*emptied.items()] == []
-    assert type(changed)({"a": 1})["a"] == 1
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(50):
-            seen = fresh()
-            assert [*pool.map(lambda _, seen=seen: seen["a"], range(4))] == ["one"] * 4
 
 
 @pytest.mark.parametrize(
@@ -506,13 +442,6 @@ def test_weight_is_what_a_value_takes(value: Any) -> None:
 def test_every_record_weighs_something() -> None:
     assert weight({}) > 100
     assert weight({"m": {"x": 1.0}}) > 400
-
-
-def test_a_missing_name_is_a_missing_key() -> None:
-    seen = HandedOut.of({"a": on_its_way(1)[0]})
-    with pytest.raises(KeyError):
-        seen["b"]
-    assert seen.get("b", 7) == 7
 
 
 def test_records_still_on_their_way_are_stored_whole(tmp_path: Path) -> None:
@@ -547,9 +476,9 @@ def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- inside torch.func
-def doubled(x: torch.Tensor, seen: list[Any], copied: Callable[[Any], Snapshot]) -> torch.Tensor:
+def doubled(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
     y = x * 2
-    seen.append(copied({"x": y, "nested": [y]}))
+    seen.append(snapshot({"x": y, "nested": [y]}))
     return y.sum()
 
 
@@ -566,14 +495,11 @@ INSIDE: dict[str, Callable[[Callable[..., Any], torch.Tensor], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, at the first jvp
-@both_ways
 @pytest.mark.parametrize("size", [6, 40_000])
 @pytest.mark.parametrize("how", INSIDE)
-def test_what_torch_func_computes_is_copied_and_not_disturbed(
-    how: str, size: int, copied: Callable[[Any], Snapshot]
-) -> None:
+def test_what_torch_func_computes_is_copied_and_not_disturbed(how: str, size: int) -> None:
     x, seen = torch.arange(float(size)), list[Any]()
-    got = INSIDE[how](lambda y: doubled(y, seen, copied), x)
+    got = INSIDE[how](lambda y: doubled(y, seen), x)
     assert canonical(got) == canonical(INSIDE[how](lambda y: (y * 2).sum(), x))
     (one,) = seen
     for found in (one.value["x"], one.value["nested"][0]):
@@ -582,7 +508,7 @@ def test_what_torch_func_computes_is_copied_and_not_disturbed(
 
 
 def alone_and_listed(t: Tensor) -> list[Snapshot]:
-    """The two ways for small tensors: a loss, and a list of scores."""
+    """A loss, and a list of scores."""
     return [snapshot(t), snapshot([t, t])]
 
 
@@ -639,29 +565,30 @@ def test_a_small_tensor_inside_torch_func_is_copied_out_of_it(how: str) -> None:
 
 @pytest.mark.parametrize("made", [lambda t: t.as_subclass(Named), nn.Parameter])
 def test_a_small_tensor_of_a_subclass_is_copied_as_a_plain_one(made: Callable[[Tensor], Tensor]) -> None:
-    """The way for small tensors would keep its type, and what that does when it is computed with."""
+    """A copy of its own type would behave differently when it is computed with."""
     taken = alone_and_listed(made(torch.arange(3.0)))
     assert plain_values(taken) == [[0, 1, 2]] * 3
     assert not taken[0].value.requires_grad
 
 
-@both_ways
 @pytest.mark.parametrize("size", [6, 40_000])
-def test_zeros_that_have_no_memory(size: int, copied: Callable[[Any], Snapshot]) -> None:
-    assert np.array_equal(copied({"x": torch._efficientzerotensor((size,))}).value["x"].numpy(), np.zeros(size))
+def test_zeros_that_have_no_memory(size: int) -> None:
+    assert np.array_equal(snapshot({"x": torch._efficientzerotensor((size,))}).value["x"].numpy(), np.zeros(size))
 
 
-def test_in_a_forked_process_no_thread_of_torch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are gone there, and torch waits for them for ever."""
+def copy_in_a_fork(say: Say) -> None:
+    large = torch.arange(float(LARGE * 10))
+    torch.set_num_threads(2)
+    large.sum()  # torch has made its threads, which the child does not have
     child = os.fork()
     if not child:
-        os._exit(0 if tensors._in_a_fork else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not tensors._in_a_fork
-    monkeypatch.setattr(tensors, "_in_a_fork", True)
-    monkeypatch.setattr(torch.Tensor, "clone", None)
-    large = torch.arange(float(LARGE))
-    assert torch.equal(in_a_hook({"t": large}).value["t"], large)
+        signal.alarm(20)  # ends a child that waits for them
+        os._exit(0 if snapshot([large]).value[0].numpy()[-1] == large.numel() - 1 else 1)
+    say(os.waitpid(child, 0)[1])
+
+
+def test_a_large_copy_in_a_forked_process_ends(warm: WarmProcess) -> None:
+    assert warm.run("tests.capturing.test_snapshot:copy_in_a_fork").said == [0]
 
 
 def test_long_keys_weigh_what_they_take() -> None:

@@ -152,40 +152,6 @@ def test_switching_while_others_run(folder: Path) -> None:
         assert {*found.list(k), *notes.get("absent", {}), *notes.get("failures", {})} == {*debugger.debuggers}
 
 
-class Blocks(Output):
-    """Stays in its process_forward until somebody says so; draws before and after."""
-
-    entered, leave = threading.Event(), threading.Event()
-
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
-        before = torch.rand(2)
-        self.entered.set()
-        assert self.leave.wait(10)
-        return {"drawn": [before, torch.rand(2)]}
-
-
-def test_what_another_thread_draws_is_not_undone(folder: Path) -> None:
-    torch.manual_seed(5)
-    expected = [torch.rand(3), torch.rand(3)]
-    model = net()
-    torch.manual_seed(5)
-    debugger = watching(model, folder, [node("blocks", Blocks, layer_name="0")])
-    found: list[Tensor] = []
-
-    def run(thread: int) -> None:
-        if thread == 0:
-            model(inputs(0))
-        else:
-            assert Blocks.entered.wait(10)
-            found.append(torch.rand(3))
-            Blocks.leave.set()
-
-    in_threads(run, 2)
-    debugger.close()
-    found.append(torch.rand(3))
-    assert all(map(torch.equal, found, expected))
-
-
 class Slow(nn.Module):
     """On the first of two threads a forward without gradient history, which is Grad-CAM's, waits in the middle."""
 

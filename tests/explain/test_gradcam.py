@@ -151,7 +151,7 @@ class TestShapes:
             GradCAM(net, "vit.encoder.layer.1").generate_cam(x)
 
     def test_tokens_without_a_square(self) -> None:
-        with pytest.raises(ConfigError, match="58 tokens of layer 'block' make no square"):
+        with pytest.raises(ConfigError, match="58 tokens of layer 'block' do not make a square"):
             GradCAM(Tokens(9), "block").generate_cam(images())
 
     def test_no_positions(self) -> None:

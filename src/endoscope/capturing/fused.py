@@ -36,63 +36,51 @@ CALL = "_compiled_call_impl"
 
 @dataclass(frozen=True, eq=False)
 class HiddenHook:
-    """A hook around the call of a module, and its handle. Removed by `remove`."""
+    """A hook around the call of a module, and its handle. With ``always``, ``after`` is called with the output None if
+    the module raises."""
 
-    hooks: HiddenHooks
+    module: torch.nn.Module
     before: Function | None = None
     after: Function | None = None
     always: bool = False
 
+    def register(self) -> HiddenHook:
+        with _lock:
+            call = self.module.__dict__.get(CALL)
+            hooks = call.hooks if isinstance(call, HiddenHooks) else ()
+            self.module.__dict__[CALL] = HiddenHooks(self.module, (*hooks, self))
+        return self
+
     def remove(self) -> None:
-        self.hooks.discard(self)
+        with _lock:
+            call = self.module.__dict__.get(CALL)
+            if isinstance(call, HiddenHooks):  # else the user has called module.compile() meanwhile
+                hooks = tuple(hook for hook in call.hooks if hook is not self)
+                self.module.__dict__[CALL] = HiddenHooks(self.module, hooks) if hooks else None
 
 
+@dataclass(frozen=True, eq=False)
 class HiddenHooks:
     """The hidden hooks of one module, which torch calls in place of the module itself."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-        self._hooks: tuple[HiddenHook, ...] = ()
-
-    @classmethod
-    def of(cls, module: torch.nn.Module) -> HiddenHooks:
-        """The hidden hooks of a module; made and installed if it has none."""
-        with _lock:
-            call = module.__dict__.get(CALL)
-            if not isinstance(call, cls):
-                call = module.__dict__[CALL] = cls(module)
-            return call
+    module: torch.nn.Module
+    hooks: tuple[HiddenHook, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_traced():
-            return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        hooks = self._hooks
-        for hook in hooks:
+            return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        for hook in self.hooks:
             if hook.before is not None:
-                hook.before(self._module, args, kwargs)
-        output, returned = None, False
+                hook.before(self.module, args, kwargs)
+        output, raised = None, True
         try:
-            output = self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-            returned = True
+            output = self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+            raised = False
         finally:
-            for hook in hooks:
-                if hook.after is not None and (returned or hook.always):
-                    hook.after(self._module, args, output)
+            for hook in self.hooks:
+                if hook.after is not None and (hook.always or not raised):
+                    hook.after(self.module, args, output)
         return output
-
-    def add(self, *, before: Function | None = None, after: Function | None = None, always: bool = False) -> HiddenHook:
-        """``after`` is called with the output None if the module raises and ``always`` is set."""
-        hook = HiddenHook(self, before, after, always)
-        with _lock:
-            self._hooks += (hook,)
-        return hook
-
-    def discard(self, hook: HiddenHook) -> None:
-        with _lock:
-            self._hooks = tuple(other for other in self._hooks if other is not hook)
-            attributes = self._module.__dict__
-            if not self._hooks and attributes.get(CALL) is self:
-                attributes[CALL] = None
 
 
 _lock = threading.RLock()

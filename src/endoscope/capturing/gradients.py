@@ -23,13 +23,19 @@ def await_gradient(output: Any, arrived: Callable[[Any], None]) -> Any:
     if not tensors:
         return None
     if isinstance(output, torch.Tensor):
-        return output.register_hook(_unsaved(arrived))  # type: ignore[no-untyped-call]
+        return output.register_hook(_not_saved(arrived))  # type: ignore[no-untyped-call]
     indices = {id(t): k for k, t in enumerate(tensors)}
     places = apply_tensor_op(lambda t: _Place(indices.get(id(t))), output)
     handle = torch.autograd.graph.register_multi_grad_hook(tensors, lambda grads: arrived(_fill(places, grads)))
     for tensor in tensors:
-        _unsaved(next(reversed((tensor._backward_hooks or {}).values())))
+        _not_saved(next(reversed((tensor._backward_hooks or {}).values())))
     return handle
+
+
+def _not_saved(hook: Any) -> Any:
+    """Let ``torch.save`` of the tensor leave this hook out without a warning."""
+    hook.__torch_unserializable__ = True
+    return hook
 
 
 class _Place:
@@ -50,9 +56,3 @@ def _fill(places: Any, grads: Sequence[torch.Tensor | None]) -> Any:
         filled = [_fill(v, grads) for v in places]
         return tuple(filled) if isinstance(places, tuple) else filled
     return places
-
-
-def _unsaved(hook: Any) -> Any:
-    """Let ``torch.save`` of the tensor leave this hook out without a warning."""
-    hook.__torch_unserializable__ = True
-    return hook

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from endoscope.capturing.compiled import eager_modules
-from endoscope.capturing.fused import Function, HiddenHooks
+from endoscope.capturing.fused import Function, HiddenHook
 from endoscope.errors import EndoscopeError
 from endoscope.layers import unwrap
 from endoscope.torch_private import is_traced
@@ -78,7 +78,7 @@ class HookSet:
         """Call ``function(module, input, output)`` after each forward of ``module``; with ``always`` also after one
         that raised an Exception."""
         if hidden:
-            self._handles.append(HiddenHooks.of(module).add(after=function, always=always))
+            self._handles.append(HiddenHook(module, after=function, always=always).register())
         else:
             self._handles.append(module.register_forward_hook(Hook(module, function), always_call=always))
 
@@ -89,7 +89,7 @@ class HookSet:
         ``with_kwargs`` call ``function(module, input, kwargs)``."""
         if hidden:
             before = function if with_kwargs else (lambda module, input, kwargs: function(module, input))
-            self._handles.append(HiddenHooks.of(module).add(before=before))
+            self._handles.append(HiddenHook(module, before=before).register())
         else:
             hook = Hook(module, function)
             self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=with_kwargs))

@@ -52,23 +52,19 @@ class Notes:
     absent: dict[str, Absence] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
-    """How often a layer ran, where that is more than once."""
-    forwards: dict[str, int] = field(default_factory=dict)
-    """How often the model ran, if more than once; the outputs are those of the last run."""
+    """How often each layer ran."""
+    forwards: int = 0
+    """How often the model ran since the last record. The outputs are those of the last time."""
 
     def stored(self) -> dict[str, dict[str, Any]]:
-        """The notes as they go to disk."""
-        absent = {name: str(absence) for name, absence in self.absent.items()}
-        kinds: dict[str, dict[str, Any]] = {
-            "absent": absent,
+        """The notes as they are stored: only what is not as usual."""
+        notes: dict[str, dict[str, Any]] = {
+            "absent": {name: str(absence) for name, absence in self.absent.items()},
             "failures": self.failures,
-            "calls": self.calls,
-            "forwards": self.forwards,
+            "calls": {name: count for name, count in self.calls.items() if count > 1},
+            "forwards": {"model": self.forwards} if self.forwards > 1 else {},
         }
-        return {kind: notes for kind, notes in kinds.items() if notes}
-
-    def has(self, reason: Reason) -> bool:
-        return any(absence.reason is reason for absence in self.absent.values())
+        return {kind: by_name for kind, by_name in notes.items() if by_name}
 
     def no_hook_fired(self, names: Iterable[str]) -> bool:
         """Whether none of these debuggers saw its layer, most likely because hooks could not fire."""

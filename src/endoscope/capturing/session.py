@@ -162,18 +162,17 @@ class Session:
             unseen = Reason.NOT_CALLED if self._model_called else Reason.NEVER_CALLED
         else:
             unseen = Reason.NOT_RUN if window.calls else Reason.NONE_RAN
-        outputs: dict[str, Snapshot] = {}
-        notes = Notes(failures=window.failures, calls={n: c for n, c in window.calls.items() if c > 1})
-        if window.forwards > 1:
-            notes.forwards["model"] = window.forwards
-        for attachment in self._attachments:
-            name = attachment.name
-            if (output := window.output(attachment)) is not None:
-                outputs[name] = output
-            elif name not in window.failures:
-                reason = Reason.FUSED if self._was_fused(name, window) else unseen
-                notes.absent[name] = self._guard.muted(name) or window.absence(name) or Absence(reason)
-        return outputs, notes
+        captured = {a.name: window.output(a) for a in self._attachments}
+        outputs = {name: output for name, output in captured.items() if output is not None}
+        missing = captured.keys() - outputs.keys() - window.failures.keys()
+        absent = {name: self._absence(name, window, unseen) for name in captured if name in missing}
+        return outputs, Notes(absent, window.failures, window.calls, window.forwards)
+
+    def _absence(self, name: str, window: Window, unseen: Reason) -> Absence:
+        if (muted := self._guard.muted(name)) is not None:
+            return muted
+        reason = window.reasons.get(name)
+        return Absence(reason or (Reason.FUSED if self._was_fused(name, window) else unseen))
 
     def _forget(self) -> Window | None:
         window, self._thread.window = self._thread.window, None

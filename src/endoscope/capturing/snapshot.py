@@ -109,14 +109,14 @@ def _host_copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def _clone(t: torch.Tensor) -> torch.Tensor:
-    if not _in_a_fork:
-        return t.clone(memory_format=torch.contiguous_format) if t.layout is torch.strided else t.clone()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the threads of the parent are gone; a copy that is split among them never ends
-    try:
-        return t.clone(memory_format=torch.contiguous_format) if t.layout is torch.strided else t.clone()
-    finally:
-        torch.set_num_threads(threads)
+    threads = torch.get_num_threads() if _in_a_fork else 1
+    if threads > 1:  # the threads of the parent are gone; a copy that is split among them never ends
+        torch.set_num_threads(1)
+        try:
+            return _clone(t)
+        finally:
+            torch.set_num_threads(threads)
+    return t.clone(memory_format=torch.contiguous_format) if t.layout is torch.strided else t.clone()
 
 
 _in_a_fork = False
@@ -140,22 +140,16 @@ def weight(value: Any) -> int:
     """About how many bytes a captured value takes in memory: its tensors and texts, and something for every object.
 
     >>> weight({"a": torch.zeros(1000), "b": "text"})
-    4462
+    4398
     """
     if isinstance(value, Snapshot):
-        return 64 + weight(value.value)
+        value = value.value
     if isinstance(value, torch.Tensor):
         return 64 + tensor_nbytes(value)
     if isinstance(value, np.ndarray):
         return 64 + value.nbytes
-    if isinstance(value, (str, bytes)):
-        return 64 + len(value)
-    if isinstance(value, Opaque):
-        return 64 + len(value.text)
+    text = value.text if isinstance(value, Opaque) else value
+    if isinstance(text, (str, bytes)):
+        return 64 + len(text)
     parts = parts_of(value)
-    if parts is None:
-        return 64
-    size = sum(map(weight, parts.values))
-    if not isinstance(value, dict):
-        return 64 + size + sum(map(weight, parts.hashed))
-    return 200 + size + sum(64 + (len(k) if isinstance(k, str) else 64) for k in parts.hashed)
+    return 64 if parts is None else 200 + sum(map(weight, (*parts.hashed, *parts.values)))

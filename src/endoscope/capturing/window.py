@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from endoscope.capturing.guard import Draws
-from endoscope.capturing.notes import Absence, Reason
+from endoscope.capturing.notes import Reason
 from endoscope.capturing.snapshot import Snapshot
 
 MAX_CALLS_OF_A_PART = 1000
@@ -54,20 +54,16 @@ class Window:
         """Add what a debugger returned for one call of its layer, or the message of its failure."""
         name, captures = attachment.name, self.captures.setdefault(attachment.name, {})
         is_last = not captures or call >= max(captures)  # a backward pass visits the calls last to first
-        if isinstance(result, Snapshot) and result.value is not None:
-            if is_last and attachment.calls == "last":
-                captures.clear()
-            if is_last or attachment.calls == "all":
-                captures[call] = result
-            if not self.forwards and len(captures) > MAX_CALLS_OF_A_PART:
-                del captures[min(captures)]
-            return
+        if is_last and attachment.calls == "last":
+            captures.clear()  # also if this call gave nothing: an earlier one is not the last
         if isinstance(result, str):
             self.failures[name] = result
-        elif is_last:
+        elif result.value is None:
             self.reasons[name] = Reason.NOTHING
-        if is_last and attachment.calls == "last":
-            captures.clear()  # an earlier call is not what the last one gave
+        elif is_last or attachment.calls == "all":
+            captures[call] = result
+            if not self.forwards and len(captures) > MAX_CALLS_OF_A_PART:
+                del captures[min(captures)]
 
     def output(self, attachment: Attachment) -> Snapshot | None:
         """What was captured for a debugger: its last call, or all of them as a list."""
@@ -75,13 +71,8 @@ class Window:
         if not captures:
             return None
         if attachment.calls == "last":
-            return captures[max(captures)]
+            return next(iter(captures.values()))
         return Snapshot.joined([captures[call] for call in sorted(captures)])
-
-    def absence(self, name: str) -> Absence | None:
-        """Why a debugger gave nothing, if its layer ran."""
-        reason = self.reasons.get(name)
-        return None if reason is None else Absence(reason)
 
     def close(self) -> None:
         """Take nothing more in: later gradients belong to no datapoint, so their hooks are removed."""

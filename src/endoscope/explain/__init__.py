@@ -1,4 +1,4 @@
-"""What the model looked at."""
+"""What a model looked at: Grad-CAM."""
 
 from endoscope.explain.gradcam import ClassActivationMap, GradCAM
 

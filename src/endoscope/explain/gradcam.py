@@ -1,7 +1,6 @@
-"""Grad-CAM: where a layer saw what speaks for a class (Selvaraju et al., https://arxiv.org/abs/1610.02391).
+"""Grad-CAM: where a layer found evidence for a class (Selvaraju et al., https://arxiv.org/abs/1610.02391).
 
-Owns the method and the choice of score and class; `undisturbed` owns that the forward it takes leaves no trace. Runs on
-the thread that calls it, for about the time of one forward: only what comes after the layer is differentiated.
+Runs on the thread that calls it, for about the time of one forward: only what follows the layer is differentiated.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from endoscope.statistics import channel_dim
 from endoscope.values import first_tensor, is_namedtuple, tensors_in
 
 MAX_PREFIX_TOKENS = 8
-"""How many tokens before the image's own (class token, registers) are recognised as such."""
+"""The most tokens (class token, registers) that may precede the tokens of the image."""
 
 Target = int | list[int] | tuple[int, ...] | Tensor | None
-"""A class for all datapoints, one for each, or None for the one with the highest score."""
+"""A class for all datapoints, one per datapoint, or None for the class with the highest score."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,9 +34,9 @@ class ClassActivationMap:
     """A Grad-CAM of a batch."""
 
     cam: Tensor
-    """(B, H, W), or (B, D, H, W) for volumes, (B, L) for sequences; float32, not below 0, not normalised."""
+    """(B, H, W), or (B, D, H, W) for volumes, (B, L) for sequences; float32, not negative, not normalised."""
     target_class: list[int]
-    """For each datapoint the class that is explained."""
+    """The class that is explained, per datapoint."""
 
 
 class GradCAM:
@@ -47,15 +46,14 @@ class GradCAM:
     >>> tuple(GradCAM(net, "1").generate_cam(torch.zeros(2, 3, 6, 6), target_class=7).shape)
     (2, 4, 4)
 
-    The model runs in the mode it is in: call ``model.eval()`` first for a map without dropout. What the forward leaves
-    as it was, and which hooks are muted unless ``run_hooks``, is said at `undisturbed`. Works under ``no_grad`` and
-    ``inference_mode``. DDP and ``torch.compile`` are seen through.
+    The model runs in its present mode: call ``model.eval()`` first for a map without dropout. The forward leaves no
+    trace, and most hooks do not run unless ``run_hooks``; see `undisturbed`. Works under ``no_grad`` and
+    ``inference_mode``, and with models inside DDP or ``torch.compile``.
 
-    Inputs: a tensor; a mapping, given to ``forward`` by name where its keys fit; a list or tuple, given one by one
-    unless ``forward`` takes one argument. The score is the output, its ``logits``, its only tensor, or the first (B, C)
-    in it; scores with further dimensions are summed over those; a single score (regression) is explained itself.
+    Inputs are passed to the model as by `call_model`. The score is the output, its ``logits``, its only tensor, or its
+    first tensor of shape (B, C); further dimensions are summed; a single score (regression) is explained itself.
     A layer of tokens (B, N, C) gives a square grid, without the class token and registers. If the layer runs several
-    times, its last run counts.
+    times, the last run counts.
     """
 
     def __init__(self, model: nn.Module, target_layer: str | nn.Module, *, run_hooks: bool = False) -> None:
@@ -73,19 +71,19 @@ class GradCAM:
         return self.explain(input, target_class).cam
 
     def explain(self, input: Any, target_class: Target = None) -> ClassActivationMap:
-        """The map of each datapoint for ``target_class``: one for all, one each, or None for the highest score."""
+        """The map of each datapoint. ``target_class``: one class, one per datapoint, or None for the highest score."""
         leaf: Tensor | None = None
 
         def begin_graph(module: nn.Module, args: Any, output: Any) -> Any:
             nonlocal leaf
-            found = first_tensor(output)
-            if found is None or not found.is_floating_point():
-                what = "no tensor" if found is None else f"{found.dtype} values"
+            activation = first_tensor(output)
+            if activation is None or not activation.is_floating_point():
+                what = "no tensor" if activation is None else f"{activation.dtype} values"
                 raise ConfigError(f"layer {self.layer_name!r} gives {what}; Grad-CAM needs floating-point activations")
-            # Twice copied: what runs next may write into its input, and the layer's own result may be its input.
-            leaf = found.detach().clone().requires_grad_()
+            # Copied twice: the next layer may write into its input, and this layer may return its own input.
+            leaf = activation.detach().clone().requires_grad_()
             torch.set_grad_enabled(True)
-            return _replace(output, found, leaf.clone())
+            return _replace(output, activation, leaf.clone())
 
         with undisturbed(self.model, run_hooks=self.run_hooks) as twin:
             twin.add_forward_hook(self.layer, begin_graph)
@@ -120,8 +118,8 @@ class GradCAM:
             prefix, side = self._token_grid(activation.shape[1])
             if prefix and not gradient[:, prefix:].any() and gradient[:, :prefix].any():
                 raise ConfigError(
-                    f"only the class token of layer {self.layer_name!r} reaches the score, so that no position can be "
-                    "told from another; choose a layer before the last attention, such as the norm in front of it"
+                    f"only the class token of layer {self.layer_name!r} reaches the score, so all positions look "
+                    "alike; choose a layer before the last attention, such as the norm in front of it"
                 )
             activation, gradient = (
                 t[:, prefix:].transpose(1, 2).reshape(len(t), -1, side, side) for t in (activation, gradient)
@@ -132,19 +130,19 @@ class GradCAM:
         return (weights * activation).sum(1).relu().float()
 
     def _token_grid(self, tokens: int) -> tuple[int, int]:
-        """How many tokens precede the image's own, and the side of the square that those make."""
+        """How many tokens precede those of the image, and the side of the square that the latter make."""
         for prefix in range(min(MAX_PREFIX_TOKENS + 1, tokens)):
             side = math.isqrt(tokens - prefix)
             if side * side == tokens - prefix:
                 return prefix, side
         raise ConfigError(
-            f"the {tokens} tokens of layer {self.layer_name!r} make no square, even without up to {MAX_PREFIX_TOKENS} "
-            "leading ones; Grad-CAM maps tokens only to square grids"
+            f"the {tokens} tokens of layer {self.layer_name!r} do not make a square, even without up to "
+            f"{MAX_PREFIX_TOKENS} leading ones; Grad-CAM maps tokens only to square grids"
         )
 
 
 def _usable(inputs: Any) -> Any:
-    """Inputs that autograd may keep: those made in inference mode are copied."""
+    """Inputs that autograd can save: tensors made in inference mode are copied."""
     for tensor in list(tensors_in(inputs)):
         if tensor.is_inference():
             inputs = _replace(inputs, tensor, tensor.clone())
@@ -152,22 +150,22 @@ def _usable(inputs: Any) -> Any:
 
 
 def _replace(value: Any, old: Tensor, new: Tensor) -> Any:
-    """``value`` with another tensor in place of ``old``; containers are rebuilt, never written into."""
+    """``value`` with ``new`` in place of the tensor ``old``. Containers are rebuilt, never changed."""
     if value is old:
         return new
     if isinstance(value, (list, tuple)):
         items = [_replace(v, old, new) for v in value]
         return type(value)(*items) if is_namedtuple(value) else type(value)(items)
     if isinstance(value, Mapping):
-        made: Any = copy.copy(value)
+        mapping: Any = copy.copy(value)
         for k, v in value.items():
-            made[k] = _replace(v, old, new)
-        return made
+            mapping[k] = _replace(v, old, new)
+        return mapping
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
+        instance = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, _replace(getattr(value, field.name), old, new))
-        return made
+            object.__setattr__(instance, field.name, _replace(getattr(value, field.name), old, new))
+        return instance
     return value
 
 
@@ -177,13 +175,13 @@ def _scores(output: Any) -> Tensor:
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named
-    found = [t for t in tensors_in(output) if t.is_floating_point()]
-    if len(found) == 1:
-        return found[0]
-    for tensor in found:
+    tensors = [t for t in tensors_in(output) if t.is_floating_point()]
+    if len(tensors) == 1:
+        return tensors[0]
+    for tensor in tensors:
         if tensor.ndim == 2:
             return tensor
-    shapes = ", ".join(str(tuple(t.shape)) for t in found) or "none"
+    shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
     raise EndoscopeError(
         f"no scores found in the model's output, a {type(output).__name__} with these tensors: {shapes}; "
         "expected a tensor, 'logits', or a tensor of shape (batch, classes)"
@@ -191,7 +189,7 @@ def _scores(output: Any) -> Tensor:
 
 
 def _by_class(scores: Tensor, batch: int, layer_name: str) -> Tensor:
-    """(B, C, ...)."""
+    """The scores as (B, C, ...)."""
     if scores.ndim < 2:
         if scores.numel() == batch:
             return scores.reshape(batch, 1)
@@ -210,15 +208,11 @@ def _targets(target_class: Target, scores: Tensor) -> list[int]:
     if target_class is None:
         best = scores.detach().flatten(2).mean(2) if scores.ndim > 2 else scores.detach()
         return [0] * batch if classes == 1 else best.argmax(1).tolist()
-    if isinstance(target_class, Tensor):
-        target_class = target_class.tolist()
+    given: Any = target_class.tolist() if isinstance(target_class, Tensor) else target_class
     try:
-        if isinstance(target_class, (list, tuple)):
-            targets = [operator.index(t) for t in target_class]
-        else:
-            targets = [operator.index(target_class)] * batch
+        targets = [operator.index(t) for t in (given if isinstance(given, (list, tuple)) else [given] * batch)]
     except TypeError:
-        expected = "it must be a class index, or a list of one for each datapoint"
+        expected = "it must be a class index, or a list of one per datapoint"
         raise ConfigError(f"target_class is {target_class!r}; {expected}") from None
     if len(targets) != batch:
         raise ConfigError(f"target_class names {len(targets)} classes for a batch of {batch}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -199,7 +199,7 @@ class SequentialDebugger(BaseDebugger):
                 "none of the watched layers ran for a datapoint: call the model first, on the same thread; a model "
                 "that was compiled inside a function or a method calls no hooks"
             )
-        if notes.has(Reason.FUSED):
+        if any(absence.reason is Reason.FUSED for absence in notes.absent.values()):
             self._warn_once(f"a watched layer was left out: {Reason.FUSED.value}")
 
     def add_to_buffer(self, debug_outputs: Mapping[str, Any], datapoint: dict[str, Any]) -> None:
@@ -247,9 +247,7 @@ class SequentialDebugger(BaseDebugger):
     def __enter__(self) -> SequentialDebugger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -277,35 +275,23 @@ def _by_layer(debuggers: Mapping[str, BaseDebugger], kind: type) -> dict[str, li
     return by_layer
 
 
-class _Statistics(Mapping[str, Any]):
+class _Statistics(UserDict[str, Any]):
     """The statistics of a tensor in what a call returns, computed when they are first read: most loops ignore them."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor) -> None:  # instead of UserDict's, which sets ``data``
         self._tensor = tensor
 
     @cached_property
-    def _numbers(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
         numbers: dict[str, Any] = summaries_made({"x": self._tensor, "stats": Summary(of="x")})["stats"]
         return numbers
 
-    def __getitem__(self, name: str) -> Any:
-        return self._numbers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __repr__(self) -> str:
-        return repr(self._numbers)
-
 
 def _with_statistics(value: Any) -> Any:
-    """A copy that is returned to the user, with its statistics in place of their stand-ins."""
+    """A copy that is returned to the user, with statistics in place of their stand-ins."""
     if type(value) is list:  # all calls of a layer
         return [_with_statistics(v) for v in value]
-    if type(value) is not dict or not any(isinstance(v, Summary) for v in value.values()):
+    if type(value) is not dict:
         return value
     tensors = {name: value.get(v.of) for name, v in value.items() if isinstance(v, Summary)}
     return value | {name: _Statistics(t) if isinstance(t, torch.Tensor) else None for name, t in tensors.items()}
