@@ -54,7 +54,7 @@ class NoCapture:
         """Return when the kernel has everything."""
 
     def tidy(self) -> None:
-        """Between blocks, not timed: remove all files but the newest, and sync the rest, so that no disk work is left."""
+        """Between blocks, not timed: remove all files but the newest, and sync it, so that no disk work is left."""
         numbered = {path: int(digits[0]) for path in self.folder.iterdir() if (digits := re.findall(r"\d+", path.name))}
         for path, number in numbered.items():
             if number < max(numbered.values()):
