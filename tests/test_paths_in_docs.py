@@ -1,4 +1,4 @@
-"""LIMITATIONS.md names tests that exist."""
+"""LIMITATIONS.md names tests that exist, and CONTRIBUTING.md names files that exist."""
 
 from __future__ import annotations
 
@@ -31,3 +31,19 @@ def test_paths_are_found() -> None:
 def test_every_row_has_four_cells() -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+STEPS = re.findall(r"\*\*`([\w/]+\.py)`\*\*", CONTRIBUTING)
+
+
+@pytest.mark.parametrize("path", STEPS)
+def test_every_file_in_the_life_of_a_datapoint_exists(path: str) -> None:
+    assert (ROOT / "src" / "endoscope" / path).is_file()
+
+
+def test_the_map_names_every_folder() -> None:
+    folders = {path.parent.name for path in (ROOT / "src" / "endoscope").glob("*/__init__.py")}
+    assert folders
+    assert {name for name in folders if f"  {name}/" not in CONTRIBUTING} <= {"commands"}  # named beside cli.py
+    assert len(STEPS) >= 10
