@@ -10,8 +10,7 @@
     │   ├── PageFormatError (ValueError)    not a page, or written by a newer version
     │   ├── DamagedRecordError (ValueError)  one record's bytes are not what was written
     │   └── UntrustedPickleError (PermissionError)  a pickle page, and nobody said that it is trusted
-    ├── DatapointNotFoundError (KeyError)  the run holds no such datapoint, or no such debugger for it
-    └── NotCapturedError (KeyError)       `capture` has nothing for that layer
+    └── DatapointNotFoundError (KeyError)  the run holds no such datapoint, or no such debugger for it
 
 Each class also inherits the builtin that callers would expect, so that ``except KeyError`` works.
 """
@@ -68,10 +67,6 @@ class UntrustedPickleError(PageError, PermissionError):
 
 class DatapointNotFoundError(EndoscopeError, KeyError):
     """The run holds no such datapoint, or no such debugger for it."""
-
-
-class NotCapturedError(EndoscopeError, KeyError):
-    """`capture` has nothing for that layer: it is not watched, did not run, or no gradient reached it."""
 
 
 def closest(name: str, known: Iterable[str], *, most: int = 3) -> str:

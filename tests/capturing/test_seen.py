@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import endoscope
 from endoscope import capture
-from endoscope.errors import ConfigError, EndoscopeError, LayerNotFoundError, NotCapturedError
+from endoscope.capturing.seen import NotCapturedError
+from endoscope.errors import ConfigError, EndoscopeError, LayerNotFoundError
 from endoscope.layers import get_layer_by_name, named_layers
 
 pytestmark = [

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import endoscope
 from endoscope import ForwardDebugger, SequentialDebugger, build_from_config, capture, load_debug_outputs
+from endoscope.capturing.seen import NotCapturedError
 from endoscope.cli import main
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger, LayerOutputDebugger
 from endoscope.errors import (
@@ -31,7 +32,6 @@ from endoscope.errors import (
     EndoscopeError,
     FolderInUseError,
     LayerNotFoundError,
-    NotCapturedError,
     PageError,
 )
 from endoscope.viewer import register

@@ -19,7 +19,7 @@ from endoscope.capturing.fused import fused_layers
 from endoscope.capturing.gradients import await_gradient
 from endoscope.capturing.hooks import HookSet
 from endoscope.capturing.snapshot import Snapshot, snapshot
-from endoscope.errors import ConfigError, NotCapturedError, closest
+from endoscope.errors import ConfigError, EndoscopeError, closest
 from endoscope.layers import get_layer_by_name, select, unwrap
 from endoscope.torch_private import in_backward
 from endoscope.values import tensors_in
@@ -32,6 +32,10 @@ one open call behind, so this also bounds what failing forwards can hold."""
 
 MAX_ROWS = 40
 """How many layers ``repr`` lists."""
+
+
+class NotCapturedError(EndoscopeError, KeyError):
+    """Nothing was captured of that layer: it is not watched, did not run, or no gradient reached it."""
 
 
 @contextmanager
