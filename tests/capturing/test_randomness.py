@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from endoscope.capturing.randomness import random_kept
+from endoscope.capturing.randomness import preserve_random
 
 
 def nothing() -> None:
@@ -43,28 +43,28 @@ def test_the_stream_goes_on_as_if_nothing_had_been_drawn(action: Callable[[], No
     torch.manual_seed(3)
     torch.rand(2)
     before = torch.get_rng_state()
-    with random_kept():
+    with preserve_random():
         action()
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_also_when_it_ends_with_an_exception() -> None:
     before = torch.get_rng_state()
-    with contextlib.suppress(ValueError), random_kept(), random_kept():
+    with contextlib.suppress(ValueError), preserve_random(), preserve_random():
         torch.rand(3)
         raise ValueError
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_draws_inside_differ_from_each_other() -> None:
-    with random_kept():
+    with preserve_random():
         assert not torch.equal(torch.rand(3), torch.rand(3))
 
 
 def test_an_own_generator_is_left_to_the_user() -> None:
     generator = torch.Generator().manual_seed(0)
     before = generator.get_state()
-    with random_kept():
+    with preserve_random():
         torch.rand(3, generator=generator)
     assert not torch.equal(generator.get_state(), before)
 
@@ -72,24 +72,24 @@ def test_an_own_generator_is_left_to_the_user() -> None:
 @pytest.mark.parametrize(("draw", "state"), [(random.random, random.getstate), (np.random.rand, np.random.get_state)])
 def test_python_and_numpy_when_asked(draw: Callable[[], Any], state: Callable[[], Any]) -> None:
     before = repr(state())
-    with random_kept(python=True):
+    with preserve_random(python=True):
         draw()
     assert repr(state()) == before
-    with random_kept():
+    with preserve_random():
         draw()
     assert repr(state()) != before
 
 
 COLLECTED = """
 import gc, sys, threading
-from endoscope.capturing.randomness import random_kept
+from endoscope.capturing.randomness import preserve_random
 sys.setswitchinterval(1e-5)
 gc.callbacks.append(lambda *_: sum(range(200)))  # Python that runs while torch holds the generator's lock
 gc.set_threshold(1)
 
 def run():
     for _ in range(1000):
-        with random_kept():
+        with preserve_random():
             pass
 
 threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
@@ -111,7 +111,7 @@ def test_two_threads_that_draw_leave_the_users_stream_alone() -> None:
 
     def draw() -> None:
         for _ in range(500):
-            with random_kept():
+            with preserve_random():
                 torch.rand(3)
 
     try:

@@ -105,6 +105,15 @@ def test_a_layer_that_is_itself_the_model(folder: Path) -> None:
     assert load_debug_outputs(folder).notes(1) == {}
 
 
+def test_a_forward_that_failed_is_not_mixed_with_the_next(folder: Path) -> None:
+    model, (x, _) = encoder().layers[0], inputs()
+    with torch.no_grad(), watched(model, "", folder) as debugger:
+        with pytest.raises((RuntimeError, AssertionError)):
+            model(x[..., :3])
+        debugger({"outputs": model(x[:1]), "meta_info": {"idx": 0}}, model)
+    assert load_debug_outputs(folder).notes(0) == {"forwards": {"model": 2}}
+
+
 def test_a_part_that_the_kernel_left_out_says_so_and_is_told_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from endoscope.values import DataclassValue, apply_tensor_op, tensors_in
+from endoscope.values import apply_tensor_op, map_value, tensors_in
 
 
 def await_gradient(output: Any, arrived: Callable[[Any], None]) -> Any:
@@ -39,20 +39,16 @@ def _not_saved(hook: Any) -> Any:
 
 
 class _Place:
-    """Where a gradient belongs in the structure of the output."""
+    """Where a gradient belongs in the structure of the output. The index is None if the tensor gets no gradient."""
 
     def __init__(self, index: int | None) -> None:
         self.index = index
 
 
 def _fill(places: Any, grads: Sequence[torch.Tensor | None]) -> Any:
-    if isinstance(places, _Place):
-        return None if places.index is None else grads[places.index]
-    if isinstance(places, dict):
-        return {k: _fill(v, grads) for k, v in places.items()}
-    if isinstance(places, DataclassValue):
-        return _fill(places._fields, grads)
-    if isinstance(places, (list, tuple)):
-        filled = [_fill(v, grads) for v in places]
-        return tuple(filled) if isinstance(places, tuple) else filled
-    return places
+    def gradient(place: Any) -> Any:
+        if not isinstance(place, _Place):
+            return place
+        return None if place.index is None else grads[place.index]
+
+    return map_value(gradient, places)

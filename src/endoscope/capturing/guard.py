@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from endoscope.capturing.notes import FAILURES_TO_MUTE, Absence, Reason
-from endoscope.capturing.randomness import random_kept
+from endoscope.capturing.randomness import preserve_random
 from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import DebuggerError
 
@@ -56,10 +56,10 @@ class Guard:
 
     def call(self, name: str, function: Callable[..., Any], *args: Any, draws: Draws = None) -> Snapshot | str:
         """Run ``function(*args)`` for a debugger; returns a copy of its result, or the message of its failure."""
-        kept = contextlib.nullcontext() if draws is False else random_kept(python=bool(draws))
+        restored = contextlib.nullcontext() if draws is False else preserve_random(python=bool(draws))
         try:
             with torch.no_grad():
-                with kept:
+                with restored:
                     returned = function(*args)
                 result = snapshot(returned)
         except Exception as e:  # noqa: BLE001  # the user's code, down to a __getattr__ of what it returned
@@ -78,7 +78,7 @@ class Guard:
         failures.last = f"{type(error).__name__}: {error}"[:1000]
         if failures.count == 1:
             log.warning(
-                "debugger %r raised %s; training goes on, the failure is recorded with the datapoint",
+                "debugger %r raised %s; training continues, and the failure is recorded with the datapoint",
                 name,
                 failures.last,
                 exc_info=error,

@@ -1,4 +1,4 @@
-"""Random numbers: what runs inside `random_kept` leaves the user's generators as they were.
+"""Random numbers: what runs inside `preserve_random` leaves the user's generators as they were.
 
 Torch's generators belong to all threads. What another thread draws from them meanwhile may be drawn again.
 """
@@ -55,11 +55,11 @@ os.register_at_fork(after_in_child=_in_a_fork)
 
 
 @contextmanager
-def random_kept(*, python: bool = False) -> Iterator[None]:
+def preserve_random(*, python: bool = False) -> Iterator[None]:
     """Restore torch's generators afterwards; with ``python`` also those of ``random`` and ``numpy.random``.
 
     >>> before = torch.get_rng_state()
-    >>> with random_kept():
+    >>> with preserve_random():
     ...     _ = torch.rand(3)
     >>> torch.equal(torch.get_rng_state(), before)
     True

@@ -6,9 +6,9 @@ belongs to one thread, so that several threads may call the model at once. Nothi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,15 @@ from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.torch_private import in_backward
 
 
+def check_hooks(model: torch.nn.Module) -> None:
+    """Raise ConfigError if a model calls no hooks."""
+    if isinstance(unwrap(model), torch.jit.ScriptModule):
+        raise ConfigError(
+            f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; use the nn.Module that it was "
+            "made from"
+        )
+
+
 class _Thread(threading.local):
     window: Window | None = None
     paused = False
@@ -34,15 +43,10 @@ class _Thread(threading.local):
 class Session:
     """Attaches functions to a model's layers, and collects what they return."""
 
-    def __init__(self, model: torch.nn.Module, attachments: Sequence[Attachment], guard: Guard) -> None:
-        if attachments and isinstance(unwrap(model), torch.jit.ScriptModule):
-            raise ConfigError(
-                f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; use the nn.Module that it "
-                "was made from"
-            )
+    def __init__(self, model: torch.nn.Module, guard: Guard) -> None:
         self._model = model
-        self._attachments = attachments
         self._guard = guard
+        self._attachments: Sequence[Attachment] = ()
         self._hooks = HookSet()
         self._thread = _Thread()
         self._attached = 0
@@ -50,15 +54,15 @@ class Session:
         self._fused: dict[str, torch.nn.Module] = {}  # layers inside an encoder layer, with that encoder layer
 
     # ---- hooks
-    def attach(self, notify_compiled: Callable[[], None]) -> None:
+    def attach(self, attachments: Sequence[Attachment], notify_compiled: Callable[[], None]) -> None:
         """Register the hooks. ``notify_compiled`` is called when compiled parts of the model run uncompiled."""
-        if not self._attachments:
+        self._attachments = attachments
+        if not attachments:
             return
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._hooks.remove)
             self._attach(notify_compiled)
-        except BaseException:
-            self._hooks.remove()
-            raise
+            undo.pop_all()
 
     def _attach(self, notify_compiled: Callable[[], None]) -> None:
         by_layer: dict[torch.nn.Module, list[Attachment]] = {}
@@ -85,7 +89,7 @@ class Session:
         self._attached += 1
         self._forget()
 
-    @contextmanager
+    @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Inside this block a debugger calls the model, not the user: nothing is captured."""
         thread = self._thread
@@ -128,30 +132,29 @@ class Session:
                 call = max(window.calls.get(name, 0), 1) if again else window.count(name)
                 self._watch_gradient(window, attachment, call, module, output)
             elif not again:
-                call = window.count(name)
-                if self._guard.muted(name) is None:
-                    function, draws = attachment.function, attachment.draws
-                    window.add(attachment, call, self._guard.call(name, function, module, input, output, draws=draws))
+                self._call(window, attachment, window.count(name), module, input, output)
+
+    def _call(self, window: Window, attachment: Attachment, call: int, *args: Any) -> None:
+        name, guard = attachment.name, self._guard
+        if guard.muted(name) is None:
+            window.add(attachment, call, guard.call(name, attachment.function, *args, draws=attachment.draws))
 
     def _watch_gradient(
         self, window: Window, attachment: Attachment, call: int, module: torch.nn.Module, output: Any
     ) -> None:
-        name, guard = attachment.name, self._guard
-
         def arrived(gradient: Any) -> None:  # returns None, so that the gradient passes unchanged
-            if not window.closed and guard.muted(name) is None:
-                function, draws = attachment.function, attachment.draws
-                window.add(attachment, call, guard.call(name, function, module, gradient, draws=draws))
+            if not window.closed:
+                self._call(window, attachment, call, module, gradient)
 
-        if guard.muted(name) is None:
-            try:
-                handle = await_gradient(output, arrived)
-            except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
-                window.failures[name] = guard.failed(name, e)
-                return
-            window.reasons[name] = Reason.NEEDS_NO_GRADIENT if handle is None else Reason.NO_GRADIENT
-            if handle is not None:
-                window.handles.append(handle)
+        name = attachment.name
+        try:
+            handle = await_gradient(output, arrived)
+        except Exception as e:  # noqa: BLE001  # an output that cannot be walked must not stop the forward
+            window.failures[name] = self._guard.failed(name, e)
+            return
+        window.reasons[name] = Reason.NEEDS_NO_GRADIENT if handle is None else Reason.NO_GRADIENT
+        if handle is not None:
+            window.handles.append(handle)
 
     # ---- after a forward
     def take(self) -> tuple[dict[str, Snapshot], Notes]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from endoscope.capturing.fused import CALL
-from endoscope.capturing.randomness import random_kept
+from endoscope.capturing.randomness import preserve_random
 from endoscope.errors import ConfigError
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -39,7 +39,7 @@ def undisturbed(model: nn.Module, *, run_hooks: bool = False) -> Iterator[Twin]:
     """
     cached = torch.is_autocast_cache_enabled()
     # Models draw from random and numpy.random (layer drop, masking) in training; restoring those is slow.
-    with random_kept(python=model.training), torch.inference_mode(False), torch.no_grad():
+    with preserve_random(python=model.training), torch.inference_mode(False), torch.no_grad():
         try:
             # Otherwise the caller's own forward would find weights in the cache that were cast without gradient.
             torch.set_autocast_cache_enabled(False)

@@ -1,4 +1,4 @@
-"""What looks at a datapoint: the three bases, the wrapper that runs them, and the ready-made debuggers."""
+"""Debuggers: the three base classes, the wrapper that runs them, and the ready-made ones."""
 
 from endoscope.debuggers.activation_stats import ActivationStatsDebugger
 from endoscope.debuggers.attention import AttentionDebugger

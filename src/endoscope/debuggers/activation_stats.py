@@ -28,8 +28,8 @@ class ActivationStatsDebugger(ForwardDebugger):
     """Measure a layer's output without storing it: distribution, norms, sparsity, saturation, channels.
 
     >>> debugger = ActivationStatsDebugger("relu")
-    >>> seen = debugger.process_forward(torch.nn.ReLU(), (), torch.tensor([[0.0, 0.0, 2.0, 1.0]]))
-    >>> seen["activation_stats"]["sparsity"], seen["activation_stats"]["saturation_high"]
+    >>> result = debugger.process_forward(torch.nn.ReLU(), (), torch.tensor([[0.0, 0.0, 2.0, 1.0]]))
+    >>> result["activation_stats"]["sparsity"], result["activation_stats"]["saturation_high"]
     (0.5, 0.5)
 
     ``l1_norm`` is the mean magnitude, ``l2_norm`` the Euclidean norm; ``saturation_low`` and ``saturation_high`` are

@@ -24,8 +24,8 @@ class AttentionDebugger(ForwardDebugger):
     """Store attention weights that a layer returns, alone or beside its output.
 
     >>> debugger = AttentionDebugger("attn")
-    >>> seen = debugger.process_forward(torch.nn.Identity(), (), torch.full((1, 2, 4, 4), 0.25))
-    >>> round(seen["attention_stats"]["entropy"], 4), seen["attention_stats"]["max_attention"]
+    >>> result = debugger.process_forward(torch.nn.Identity(), (), torch.full((1, 2, 4, 4), 0.25))
+    >>> round(result["attention_stats"]["entropy"], 4), result["attention_stats"]["max_attention"]
     (1.3863, 0.25)
 
     ``entropy`` is in nats, the mean over heads and queries: 0 means attention to one key, ln(number of keys) equal

@@ -17,8 +17,8 @@ class GradCAMDebugger(BaseDebugger):
     """Compute the Grad-CAM of ``target_layer`` for ``target_class``, or for the class with the highest score.
 
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
-    >>> seen = GradCAMDebugger("0", target_class=2)({"inputs": torch.zeros(1, 3, 6, 6)}, net)
-    >>> tuple(seen["gradcam"].shape), seen["target_class"]
+    >>> result = GradCAMDebugger("0", target_class=2)({"inputs": torch.zeros(1, 3, 6, 6)}, net)
+    >>> tuple(result["gradcam"].shape), result["target_class"]
     ((1, 4, 4), 2)
 
     It runs the model again on ``datapoint["inputs"]`` without a trace; see `endoscope.explain.GradCAM`.

@@ -15,8 +15,8 @@ class GradientStatsDebugger(BackwardDebugger):
     """Measure the gradient that reaches a layer's output: distribution, norm, zeros, non-finite values.
 
     >>> debugger = GradientStatsDebugger("fc")
-    >>> seen = debugger.process_backward(torch.nn.Identity(), torch.tensor([[3.0, 4.0]]))
-    >>> seen["gradient_stats"]["l2_norm"]
+    >>> result = debugger.process_backward(torch.nn.Identity(), torch.tensor([[3.0, 4.0]]))
+    >>> result["gradient_stats"]["l2_norm"]
     5.0
 
     There is one number per datapoint. If the loss is the mean over the batch, each datapoint's gradient is divided by

@@ -20,8 +20,8 @@ class LayerOutputDebugger(ForwardDebugger):
     """Store a layer's output, averaged over blocks of ``downsample_factor`` in each spatial dimension.
 
     >>> debugger = LayerOutputDebugger("conv", downsample_factor=2)
-    >>> seen = debugger.process_forward(torch.nn.Identity(), (), torch.zeros(1, 8, 6, 6))
-    >>> tuple(seen["output"].shape), seen["downsampled"]
+    >>> result = debugger.process_forward(torch.nn.Identity(), (), torch.zeros(1, 8, 6, 6))
+    >>> tuple(result["output"].shape), result["downsampled"]
     ((1, 8, 3, 3), True)
 
     Images and volumes shrink in height, width and depth, sequences in length. Channels are never mixed, and outputs

@@ -16,7 +16,7 @@ import torch
 
 from endoscope.capturing.guard import Failures, Guard, OnError
 from endoscope.capturing.notes import Absence, Notes, Reason
-from endoscope.capturing.session import Session
+from endoscope.capturing.session import Session, check_hooks
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.attachments import attachment, draws_of
@@ -109,10 +109,12 @@ class SequentialDebugger(BaseDebugger):
         self.forward_debuggers = _by_layer(self.debuggers, ForwardDebugger)
         self.backward_debuggers = _by_layer(self.debuggers, BackwardDebugger)
         self._guard = Guard(on_error=on_error)
-        hooked = {n: d for n, d in self.debuggers.items() if isinstance(d, (ForwardDebugger, BackwardDebugger))}
-        self._after = {n: d for n, d in self.debuggers.items() if n not in hooked}
-        self._watching = list(hooked)
-        self._session = Session(model, [attachment(n, d) for n, d in hooked.items()], self._guard)
+        kinds = (ForwardDebugger, BackwardDebugger)
+        self._watching = {n: d for n, d in self.debuggers.items() if isinstance(d, kinds)}
+        self._after = {n: d for n, d in self.debuggers.items() if n not in self._watching}
+        if self._watching:
+            check_hooks(model)
+        self._session = Session(model, self._guard)
         settings = StoreSettings(
             self.page_size, _megabytes("queue_mb", queue_mb), on_full, page_format, overwrite, spool_dir
         )
@@ -140,7 +142,8 @@ class SequentialDebugger(BaseDebugger):
             self._warn_once("ENDOSCOPE=off is set: nothing is captured")
             return
         notify = weakref.WeakMethod(self._model_is_compiled)  # the hooks must not keep a dropped debugger alive
-        self._session.attach(lambda: (method := notify()) and method())
+        attachments = [attachment(name, debugger) for name, debugger in self._watching.items()]
+        self._session.attach(attachments, lambda: (method := notify()) and method())
         self._enabled = True
 
     def _model_is_compiled(self) -> None:
@@ -171,7 +174,11 @@ class SequentialDebugger(BaseDebugger):
         self._warn_of_absent(notes)
         if not self._store.put(idx, outputs, notes.stored()) and self._store.foreign:
             self._warn_once("this process only inherited the debugger (fork): nothing is stored from it")
-        return {name: _with_statistics(output.copy()) for name, output in outputs.items()}
+        try:
+            return {name: _with_statistics(output.copy()) for name, output in outputs.items()}
+        except torch.OutOfMemoryError as e:  # of the device; the record is stored
+            self._warn_once(f"the outputs of a datapoint are stored, but not returned: {e}")
+            return {}
 
     def _run(
         self,

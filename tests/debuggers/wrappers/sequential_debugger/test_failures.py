@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from endoscope import BaseDebugger, ForwardDebugger, load_debug_outputs
+from endoscope.capturing.snapshot import Snapshot
 from endoscope.errors import DebuggerError
 
 from .conftest import Output, node
@@ -122,3 +123,19 @@ def test_values_of_ones_own_that_fail_now_and_then_mute_nothing(make: Any, run: 
     report = debugger.save_all(tmp_path / "debugger")
     assert report.failures["mine"].count == 3
     assert not report.failures["mine"].muted
+
+
+def test_no_memory_for_what_is_returned_does_not_stop_the_loop(
+    make: Any, run: Any, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA the returned copies are on the device, which the model may fill up."""
+
+    def exhausted(self: Snapshot) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    debugger = make(node("o", Output, layer_name="0"))
+    monkeypatch.setattr(Snapshot, "copy", exhausted)
+    assert [run(debugger, i) for i in range(2)] == [{}, {}]
+    assert sum("not returned: CUDA out of memory" in r.getMessage() for r in caplog.records) == 1
+    debugger.flush()
+    assert load_debug_outputs(tmp_path)[1]["o"]["output"].shape == (1, 8)
