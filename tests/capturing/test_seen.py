@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -615,3 +616,17 @@ def test_backward_after_the_block_says_where_it_belongs() -> None:
     outputs.sum().backward()
     with pytest.raises(NotCapturedError, match=r"call backward\(\) inside the block"):
         seen.gradients[""]
+
+
+def test_fifty_captures_leave_nothing_behind() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
+    before = hooks_of(model)
+    for _ in range(50):
+        with capture(model, "*", gradients=True) as seen:
+            model(torch.ones(1, 2)).sum().backward()
+    assert hooks_of(model) == before
+    alive = weakref.ref(model[0])
+    del model
+    gc.collect()
+    assert alive() is None
+    assert seen.outputs["0"].shape == (1, 2)  # what was captured outlives the model
