@@ -1,6 +1,6 @@
-"""Measuring on a noisy machine: interleaved blocks, ratios to the baseline beside them, medians with quartiles, memory.
+"""Measuring on a noisy machine: interleaved blocks, ratios to a baseline, medians with quartiles, memory.
 
-Owns how something is measured and printed; what is measured is in the benchmarks. See README.md for the reasons.
+Owns how things are measured and printed; the benchmarks decide what is measured. README.md has the reasons.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cost_of(action: Callable[[], Any]) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of many values, their quartiles, and where the median itself lies with 95 % confidence."""
+    """The median of many values, their quartiles, and the 95 % confidence interval of the median."""
 
     low: float
     median: float
@@ -59,7 +59,7 @@ class Spread:
         ordered = sorted(values)
         n = len(ordered)
         low, median, high = statistics.quantiles(ordered, n=4, method="inclusive") if n > 1 else ordered * 3
-        reach = 0.98 * n**0.5  # ranks: the median's confidence interval whatever the distribution
+        reach = 0.98 * n**0.5  # in ranks, for any distribution
         sure = ordered[max(0, int(n / 2 - reach))], ordered[min(n - 1, int(n / 2 + reach))]
         return cls(low, median, high, sure)
 
@@ -70,7 +70,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A block, and the baseline blocks right before and right after it."""
+    """A block, and the blocks of the baseline before and after it."""
 
     block: Cost
     before: Cost
@@ -101,12 +101,12 @@ class Comparison:
 
     @property
     def mean(self) -> float:
-        """All blocks over all their baselines: what happens now and then (a page's close) is in here, so is noise."""
+        """All blocks over all their baselines. Includes rare events, such as closing a page, and noise."""
         return sum(p.block.wall_s for p in self.pairs) / sum(p.base.wall_s for p in self.pairs)
 
     @property
     def best(self) -> float:
-        """Fastest block over fastest baseline: what is left when nobody disturbs."""
+        """The fastest block over the fastest block of the baseline: the ratio without disturbances."""
         return min(p.block.wall_s for p in self.pairs) / min(p.after.wall_s for p in self.pairs)
 
     @property
@@ -121,9 +121,9 @@ class Comparison:
 def interleave(
     blocks: Mapping[str, Callable[[], Cost]], *, baseline: str, rounds: int, seed: int = 0
 ) -> dict[str, Comparison]:
-    """Run every block once a round in shuffled order, each between two blocks of the baseline.
+    """Run every block once per round in shuffled order, each between two blocks of the baseline.
 
-    The baseline is measured as a candidate, too: its ratio to its own neighbours is the noise floor.
+    The baseline is also a candidate: its ratio to its own neighbours is the noise floor.
     """
     rng = random.Random(seed)
     pairs: dict[str, list[Pair]] = {name: [] for name in blocks}
@@ -134,7 +134,7 @@ def interleave(
 
     for name in blocks:  # first use: imports, allocations, files
         run(name)
-    gc.freeze()  # what is there now need not be looked through before every block
+    gc.freeze()  # objects that exist now are not collected before every block
     before = run(baseline)
     for _ in range(rounds):
         order = [*blocks]
@@ -144,7 +144,7 @@ def interleave(
             after = run(baseline)
             pairs[name].append(Pair(block, before, after))
             before = after
-    return {name: Comparison(found) for name, found in pairs.items()}
+    return {name: Comparison(of_name) for name, of_name in pairs.items()}
 
 
 # ---------------------------------------------------------------- memory
@@ -156,10 +156,10 @@ def _status(field: str) -> int:
 
 
 class PeakMemory:
-    """How far resident memory rises above its present level. Linux only."""
+    """How far resident memory rises above its current level. Linux only."""
 
     def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         self._start = _status("VmRSS")
 
     @property
@@ -169,12 +169,12 @@ class PeakMemory:
 
 
 PINNED = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""What keeps glibc from giving memory back to the kernel and taking it again."""
+"""Keeps glibc from returning memory to the kernel and requesting it again."""
 
 
 def pin_allocator() -> None:
-    """Begin this process anew with an allocator that keeps its memory: without it the luck of the memory's layout
-    decides whether a step has no page faults or seven hundred, for the baseline as for the candidates."""
+    """Restart this process with an allocator that keeps its memory. Otherwise the memory layout decides whether a step
+    has no page faults or seven hundred, for the baseline and for the candidates."""
     if sys.platform == "linux" and not PINNED.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **PINNED})
 
@@ -182,7 +182,7 @@ def pin_allocator() -> None:
 # ---------------------------------------------------------------- files and processes
 @contextmanager
 def scratch(parent: str | None) -> Iterator[Path]:
-    """A temporary folder that is gone afterwards, also when the process is asked to end."""
+    """A temporary folder that is removed afterwards, also on SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="endoscope_bench_", dir=parent))
     try:
@@ -192,7 +192,7 @@ def scratch(parent: str | None) -> Iterator[Path]:
 
 
 def sync(folder: Path, *, evict: bool = False) -> None:
-    """Have the disk hold every file of a folder; with ``evict`` only the disk, as far as the system lets us."""
+    """Sync every file of a folder to the disk; ``evict`` also drops them from the page cache, if the system allows."""
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -205,7 +205,7 @@ def sync(folder: Path, *, evict: bool = False) -> None:
 
 
 def in_fresh_process(script: str, *arguments: object) -> dict[str, Any]:
-    """Run ``script`` again by itself; its last line of output is JSON."""
+    """Run ``script`` in a new process; the last line of its output is JSON."""
     usual = {name: value for name, value in os.environ.items() if name not in PINNED}
     command = [sys.executable, script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=usual)
@@ -226,7 +226,7 @@ def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure that we promise, and whether it is reached: the median counts, its confidence interval is told."""
+    """A figure that we promise, and whether the median reaches it; printed with its confidence interval."""
 
     what: str
     value: Spread
@@ -252,14 +252,14 @@ def machine() -> str:
 
 
 def append_json(path: str | None, result: Mapping[str, Any]) -> None:
-    """One JSON object a line, for whoever wants to look closer."""
+    """Append one JSON object as a line."""
     if path:
         with open(path, "a") as f:
             f.write(json.dumps(result) + "\n")
 
 
-def comparison_rows(found: Mapping[str, Comparison]) -> list[tuple[Any, ...]]:
-    """A row for each candidate: time and CPU over the baseline's, what is added to a step, and its length."""
+def comparison_rows(comparisons: Mapping[str, Comparison]) -> list[tuple[Any, ...]]:
+    """One row per candidate: time and CPU over the baseline, what is added to a step, and the length of a step."""
     return [
         (
             name,
@@ -270,5 +270,5 @@ def comparison_rows(found: Mapping[str, Comparison]) -> list[tuple[Any, ...]]:
             f"{c.added_s.median * 1e6:+.0f}",
             f"{c.seconds.median * 1e3:.2f}",
         )
-        for name, c in found.items()
+        for name, c in comparisons.items()
     ]

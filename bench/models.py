@@ -1,4 +1,4 @@
-"""The model that is captured: a ResNet-18 in plain torch with random weights, so that nothing is downloaded."""
+"""The model of the benchmarks: a ResNet-18 in plain torch with random weights, so that nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ RECORD_BYTES = sum(MAP_BYTES.values())
 RECORDS = 64
 MIB = 1 << 20
 READS = 20
-"""Reads in a block: one takes a fraction of a millisecond."""
+"""Reads per block: one takes a fraction of a millisecond."""
 
 Record = dict[str, Any]
 
@@ -57,7 +57,7 @@ def without_maps(record: Record) -> Record:
 
 # ---------------------------------------------------------------- writing
 class Given(BaseDebugger):
-    """Returns the record that the datapoint brings along."""
+    """Returns the record that the datapoint contains."""
 
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module) -> Record:
         record: Record = datapoint["record"]
@@ -66,7 +66,7 @@ class Given(BaseDebugger):
 
 @contextlib.contextmanager
 def debugger(folder: Path, *, page_bytes: int) -> Iterator[Callable[[int, Record], None]]:
-    """Gives a function that stores a record under an index."""
+    """Yields a function that stores a record under an index."""
     config = [{"name": "record", "debugger_config": {"class": Given, "args": {}}}]
     size_mb = page_bytes / MIB
     with SequentialDebugger(config, torch.nn.Identity(), page_size_mb=size_mb, output_dir=folder) as sequential:
@@ -113,10 +113,10 @@ def write_safetensors(folder: Path, page: Sequence[Record]) -> None:
 
 
 def unsynced(write: Callable[[Path, Sequence[Record]], None]) -> Callable[[Path, Sequence[Record]], None]:
-    """The same without the disk: neither synced, nor begun to be written early. What our own code costs."""
+    """The same without waiting for the disk: what our own code costs."""
 
     def write_unsynced(folder: Path, page: Sequence[Record]) -> None:
-        with mock.patch("os.fsync"), mock.patch("endoscope.pages.page._begin_writeback"):
+        with mock.patch("os.fsync"):
             write(folder, page)
 
     return write_unsynced
@@ -140,7 +140,7 @@ def compare_writing(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
     folder = parent / "written"
 
     def block(write: Callable[[Path, Sequence[Record]], None]) -> Cost:
-        os.sync()  # nobody's earlier bytes are still on their way
+        os.sync()  # no earlier bytes are still being written
         cost = measure.cost_of(lambda: write(folder, page))
         shutil.rmtree(folder)
         return cost
@@ -149,23 +149,23 @@ def compare_writing(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
     return measure.interleave(blocks, baseline=RAW, rounds=rounds)
 
 
-def report_writing(found: Mapping[str, Comparison]) -> list[Target]:
+def report_writing(figures: Mapping[str, Comparison]) -> list[Target]:
     def over_synced(c: Comparison) -> Spread:
-        """Against raw with its fsync, round by round."""
-        return Spread.of([a / b for a, b in zip(c.ratios, found[RAW_SYNCED].ratios, strict=True)])
+        """Relative to raw with its fsync, round by round."""
+        return Spread.of([a / b for a, b in zip(c.ratios, figures[RAW_SYNCED].ratios, strict=True)])
 
     def row(name: str, c: Comparison) -> Sequence[object]:
         return name, f"{c.seconds.median * 1e3:.0f}", c.wall, f"{c.best:.2f}", over_synced(c), c.cpu
 
     title = f"C. Writing a page of {RECORDS * RECORD_BYTES / 1e6:.0f} MB; {measure.machine()}"
     headers = ["way", "ms", "time / raw", "best", "time / raw + fsync", "CPU / raw"]
-    measure.table(title, headers, [row(name, c) for name, c in found.items()])
+    measure.table(title, headers, [row(name, c) for name, c in figures.items()])
 
     def both(name: str, unsynced_name: str, limit: float) -> list[Target]:
         return [
-            Target(f"{name}, neither waiting for the disk, over raw", found[unsynced_name].wall, limit),
-            Target(f"{name}, both with fsync, over raw", over_synced(found[name]), limit),
-            Target(f"{name}, with fsync, over raw without", found[name].wall, limit),
+            Target(f"{name}, neither waiting for the disk, over raw", figures[unsynced_name].wall, limit),
+            Target(f"{name}, both with fsync, over raw", over_synced(figures[name]), limit),
+            Target(f"{name}, with fsync, over raw without", figures[name].wall, limit),
         ]
 
     return [*both(PAGE, PAGE_UNSYNCED, 1.5), *both(WHOLE, WHOLE_UNSYNCED, 2.2)]
@@ -173,7 +173,7 @@ def report_writing(found: Mapping[str, Comparison]) -> list[Target]:
 
 # ---------------------------------------------------------------- reading one record
 def touch(maps: Mapping[str, Any]) -> None:
-    """Look at every 4 KiB of every map, so that nobody has only promised the bytes."""
+    """Read one value of every 4 KiB of every map, so that memory maps are loaded, too."""
     for values in maps.values():
         np.asarray(values).reshape(-1)[::1024].sum()
 
@@ -205,7 +205,7 @@ def compare_reading(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
     for name, read in readers.items():
         maps = read(7)
         same = all(np.array_equal(np.asarray(maps[k]), t.numpy()) for k, t in page[7]["maps"].items())
-        assert same, f"{name} does not give back what was written"
+        assert same, f"{name} does not return what was written"
     rng = random.Random(0)
 
     def block(read: Callable[[int], Any]) -> Cost:
@@ -220,28 +220,28 @@ def compare_reading(parent: Path, page: Sequence[Record], rounds: int) -> dict[s
     return measure.interleave({n: partial(block, r) for n, r in readers.items()}, baseline=PREAD, rounds=rounds)
 
 
-def report_reading(found: Mapping[str, Comparison]) -> list[Target]:
-    rows = [(n, f"{c.seconds.median * 1e3:.3f}", c.wall, f"{c.best:.2f}", c.cpu) for n, c in found.items()]
+def report_reading(figures: Mapping[str, Comparison]) -> list[Target]:
+    rows = [(n, f"{c.seconds.median * 1e3:.3f}", c.wall, f"{c.best:.2f}", c.cpu) for n, c in figures.items()]
     title = f"C. Reading one record of {RECORD_BYTES / 1e6:.1f} MB, warm"
     measure.table(title, ["way", "ms", "time / raw", "best", "CPU / raw"], rows)
-    return [Target(f"reading, {n}, over raw", found[n].wall, limit) for n, limit in ((OPEN, 2.5), (OPENING, 3.2))]
+    return [Target(f"reading, {n}, over raw", figures[n].wall, limit) for n, limit in ((OPEN, 2.5), (OPENING, 3.2))]
 
 
 # ---------------------------------------------------------------- one datapoint out of many pages
 FEW = 10
-"""Pages of the smaller run: finding a datapoint must not take longer in the larger one."""
+"""Pages of the smaller run. Finding a datapoint must not take longer in the larger one."""
 
 
 def write_run(folder: Path, page: Sequence[Record], pages: int) -> None:
-    # Two hundredths more than the tensors: the lines and the header of 64 records fit, a 65th record does not.
+    # A hundredth more than the tensors: the lines and the header of 64 records fit, a 65th record does not.
     with debugger(folder, page_bytes=int(RECORDS * RECORD_BYTES * 1.01)) as put:
         for idx in range(pages * RECORDS):
             put(idx, page[idx % RECORDS])
-    assert len([*folder.glob("page_*.safetensors")]) == pages, "the pages hold another number of records than meant"
+    assert len([*folder.glob("page_*.safetensors")]) == pages, "unexpected number of records per page"
 
 
 def read_in_this_process(folder: str, first: int, then: int) -> dict[str, float]:
-    """Time and memory of opening a run and reading a datapoint, and of the next one; imports are not counted."""
+    """Time and memory of opening a run and reading a datapoint, and of the next datapoint, without imports."""
     memory = measure.PeakMemory()
     start = time.perf_counter()
     outputs = load_debug_outputs(folder)
@@ -256,32 +256,32 @@ def read_in_this_process(folder: str, first: int, then: int) -> dict[str, float]
 
 
 def compare_runs(parent: Path, page: Sequence[Record], pages: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """By ``"50 pages, cold"`` and so on: the figures of each round."""
+    """The figures of each round, by ``"50 pages, cold"`` and so on."""
     runs = {n: parent / f"run_{n}" for n in sorted({min(FEW, pages), pages})}
     for n, folder in runs.items():
         write_run(folder, page, n)
         measure.sync(folder)
     rng = random.Random(0)
-    found: dict[str, dict[str, list[float]]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for n, folder in rng.sample([*runs.items()], len(runs)):
             first, then = rng.sample(range(n * RECORDS), 2)
-            for state in ("cold", "warm"):  # the same datapoints: what was read cold is warm afterwards
+            for state in ("cold", "warm"):  # the same datapoints: after the cold read they are warm
                 if state == "cold":
                     measure.sync(folder, evict=True)
                 arguments = ("--read", folder, "--datapoints", first, then)
                 for key, value in measure.in_fresh_process(__file__, *arguments).items():
-                    found.setdefault(f"{n} pages, {state}", {}).setdefault(key, []).append(value)
-    return found
+                    figures.setdefault(f"{n} pages, {state}", {}).setdefault(key, []).append(value)
+    return figures
 
 
-def report_runs(found: Mapping[str, Mapping[str, list[float]]], pages: int) -> list[Target]:
+def report_runs(figures: Mapping[str, Mapping[str, list[float]]], pages: int) -> list[Target]:
     def spread(of: str, key: str, unit: float) -> Spread:
-        return Spread.of([v / unit for v in found[of][key]])
+        return Spread.of([v / unit for v in figures[of][key]])
 
     ms, mb = 1e-3, 1e6
     keys = (("first_s", ms), ("next_s", ms), ("memory", mb), ("memory_next", mb))
-    rows = [(of, *(spread(of, key, unit) for key, unit in keys)) for of in sorted(found)]
+    rows = [(of, *(spread(of, key, unit) for key, unit in keys)) for of in sorted(figures)]
     headers = ["run", "first datapoint ms", "next ms", "memory MB", "after the next MB"]
     measure.table("D. One datapoint out of many pages, a fresh process each", headers, rows)
     limits = {("warm", "first_s"): 5.0, ("warm", "next_s"): 2.0, ("cold", "first_s"): 10.0, ("cold", "next_s"): 5.0}
@@ -303,7 +303,7 @@ def report_runs(found: Mapping[str, Mapping[str, list[float]]], pages: int) -> l
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--pages", type=int, default=50, help="of the larger run, 96 MB each; 0 leaves D out")
+    parser.add_argument("--pages", type=int, default=50, help="of the larger run, 96 MB each; 0 skips D")
     parser.add_argument("--only", choices=["write", "read", "run"], help="one part; all by default")
     parser.add_argument("--dir", help="where the scratch folder is made")
     parser.add_argument("--json", help="append the raw figures to this file")
@@ -318,20 +318,20 @@ def main() -> None:
         print(json.dumps(read_in_this_process(options.read, *options.datapoints)))
         return
     page = make_page()
-    reached: list[Target] = []
+    results: list[Target] = []
     parts = (("write", compare_writing, report_writing), ("read", compare_reading, report_reading))
     with measure.scratch(options.dir) as folder:
         for part, compare, report in parts:
             if options.only in (None, part):
-                found = compare(folder, page, options.rounds)
-                reached += report(found)
-                raw = {name: [asdict(p) for p in c.pairs] for name, c in found.items()}
+                figures = compare(folder, page, options.rounds)
+                results += report(figures)
+                raw = {name: [asdict(p) for p in c.pairs] for name, c in figures.items()}
                 measure.append_json(options.json, {"bench": f"storage, {part}", "pairs": raw})
         if options.pages and options.only in (None, "run"):
             runs = compare_runs(folder, page, options.pages, options.rounds)
-            reached += report_runs(runs, options.pages)
+            results += report_runs(runs, options.pages)
             measure.append_json(options.json, {"bench": "storage, run", "pages": options.pages, "figures": runs})
-    print("\nTargets:", *reached, sep="\n")
+    print("\nTargets:", *results, sep="\n")
 
 
 if __name__ == "__main__":

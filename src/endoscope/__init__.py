@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from endoscope.capturing.seen import capture
     from endoscope.config import build_from_config
     from endoscope.debuggers.backward_debugger import BackwardDebugger
     from endoscope.debuggers.base_debugger import BaseDebugger
@@ -38,6 +39,7 @@ __all__ = [
     "SequentialDebugger",
     "__version__",
     "build_from_config",
+    "capture",
     "get_layer_by_name",
     "load_debug_outputs",
     "per_datapoint",
@@ -51,6 +53,7 @@ _MODULE_OF = {
     "ForwardDebugger": "endoscope.debuggers.forward_debugger",
     "SequentialDebugger": "endoscope.debuggers.wrappers.sequential_debugger",
     "build_from_config": "endoscope.config",
+    "capture": "endoscope.capturing.seen",
     "get_layer_by_name": "endoscope.layers",
     "load_debug_outputs": "endoscope.pages.reader",
     "per_datapoint": "endoscope.values",

@@ -18,6 +18,7 @@ PUBLIC = [
     "SequentialDebugger",
     "__version__",
     "build_from_config",
+    "capture",
     "get_layer_by_name",
     "load_debug_outputs",
     "per_datapoint",

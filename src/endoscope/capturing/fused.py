@@ -71,7 +71,7 @@ class HiddenHooks:
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         for hook in self.hooks:
             if hook.before is not None:
-                hook.before(self.module, args)
+                hook.before(self.module, args, kwargs)
         output, raised = None, True
         try:
             output = self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -82,12 +82,17 @@ class HookSet:
         else:
             self._handles.append(module.register_forward_hook(Hook(module, function), always_call=always))
 
-    def before_forward(self, module: torch.nn.Module, function: Function, *, hidden: bool = False) -> None:
-        """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks."""
+    def before_forward(
+        self, module: torch.nn.Module, function: Function, *, hidden: bool = False, with_kwargs: bool = False
+    ) -> None:
+        """Call ``function(module, input)`` before each forward of ``module``, ahead of its other hooks; with
+        ``with_kwargs`` call ``function(module, input, kwargs)``."""
         if hidden:
-            self._handles.append(HiddenHook(module, before=function).register())
+            before = function if with_kwargs else (lambda module, input, kwargs: function(module, input))
+            self._handles.append(HiddenHook(module, before=before).register())
         else:
-            self._handles.append(module.register_forward_pre_hook(Hook(module, function), prepend=True))
+            hook = Hook(module, function)
+            self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=with_kwargs))
 
     def run_eagerly(self, model: torch.nn.Module, notify: Callable[[], None]) -> None:
         """Run the compiled parts of ``model`` uncompiled until `remove`. ``notify`` is called if there are any."""
