@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.runners.training import Net, config
 
 from endoscope.runners import BaseEvaluator, BaseTrainer, SupervisedTrainer
 from endoscope.runners.state.checkpoints import load_checkpoint
-
-from .training import Net, config
 
 TEXT = (Path(__file__).parents[2] / "docs" / "runners.md").read_text()
 

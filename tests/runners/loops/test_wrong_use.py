@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.training import VAL, Blobs, Net, config, evaluation, final, node
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -24,8 +25,6 @@ from endoscope.runners.metric import BaseMetric, MetricError
 from endoscope.runners.state.checkpoints import CheckpointError
 from endoscope.runs import atomic
 from endoscope.runs.scores import Direction, read_scores
-
-from .training import VAL, Blobs, Net, config, evaluation, final, node
 
 
 class Other(Blobs):

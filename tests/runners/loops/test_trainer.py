@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from tests.runners.training import DEBUGGER, TRAIN, VAL, Blobs, Net, canonical, config, final, node
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -28,8 +29,6 @@ from endoscope.runners.metrics.classification import ClassificationMetric
 from endoscope.runners.state.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runs import Run
 from endoscope.runs.scores import read_scores
-
-from .training import DEBUGGER, TRAIN, VAL, Blobs, Net, canonical, config, final, node
 
 
 def names(folder: Path) -> set[str]:

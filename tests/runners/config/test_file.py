@@ -136,7 +136,7 @@ config = {"train_dataset": {"class": Squares}}
     script = written(tmp_path, WORKERS, "script.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, script, path], capture_output=True, text=True, check=False,
-                          timeout=50, env=environment, cwd=Path(__file__).parents[2])  # fmt: skip
+                          timeout=50, env=environment, cwd=Path(__file__).parents[3])  # fmt: skip
     seen = "[0.0, 10.0, 40.0] {'name': ['0 squared', '1 squared', '2 squared'], 'idx': tensor([0, 1, 2])}"
     assert done.stdout.splitlines() == [f"fork {seen}", f"spawn {seen}"], done.stderr
 
@@ -244,7 +244,7 @@ def test_a_value_is_a_literal_or_text(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize("text", ["[1", " (a, b)", "{'a': b}"])
 def test_a_bracket_begins_no_text(text: str) -> None:
-    with pytest.raises(ConfigError, match="^work_dir: .* begins like a list, tuple or dict of Python and is none; put"):
+    with pytest.raises(ConfigError, match="^work_dir: .* starts like a Python list, tuple or dict but is not one; put"):
         overridden(f"work_dir={text}")
 
 
@@ -306,8 +306,8 @@ def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("epochs", "'epochs' is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
-        ("=3", "'=3' is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
+        ("epochs", "'epochs' is not an override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
+        ("=3", "'=3' is not an override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
         ("epoch=3", "epoch: the config has no key 'epoch'; closest: 'epochs'"),
         ("optimizr.args.lr=3", "optimizr.args.lr: the config has no key 'optimizr'; closest: 'optimizer'"),
         ("optimizer.arg.lr=3", "optimizer.arg.lr: optimizer has no 'arg'; closest: 'args'"),
@@ -319,7 +319,7 @@ def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
             "optimizer.args.lr.x=3",
             "optimizer.args.lr.x: optimizer.args.lr is 0.1, which has nothing inside; it can only be replaced",
         ),
-        ("model.class.x=3", "model.class.x: model.class is a type, which has nothing inside; it can only be replaced"),
+        ("model.class.x=3", "model.class.x: model.class is the class Box, which has nothing inside; it can only be replaced"),
         (
             "debugger.args.debuggers_config.1.name=x",
             "debugger.args.debuggers_config.1.name: debugger.args.debuggers_config is a list of 1; "

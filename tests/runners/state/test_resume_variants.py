@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.runners.training import TRAIN, Blobs, Net, canonical, config, node
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, Sampler
@@ -20,8 +21,6 @@ from endoscope.runners.config.plain import as_json
 from endoscope.runners.loops.supervised import SupervisedTrainer
 from endoscope.runners.state import checkpoints
 from endoscope.runners.state.checkpoints import load_checkpoint
-
-from .training import TRAIN, Blobs, Net, canonical, config, node
 
 STEPS = 18
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -12,28 +11,21 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runners.processes import ONE_THREAD, ROOT, start, wait_for
+from tests.runners.training import config, evaluation
 
 from endoscope.errors import ConfigError
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state import lock as lock_module
 from endoscope.runners.state.lock import FolderLock
 
-from .test_ranks import start, wait_for
-from .training import config, evaluation
-
 
 # ---------------------------------------------------------------- the lock
-@pytest.fixture(autouse=True)
-def _hardly_any_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "PATIENCE_S", 0.05)
-
-
 def test_one_at_a_time(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     assert first.is_free() and second.is_free()
@@ -66,19 +58,6 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     lock.release()
     assert other.is_free()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_one_who_only_looks_does_not_keep_another_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "PATIENCE_S", 5.0)
-    fd = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    assert FolderLock(tmp_path).is_free()
-    looking = threading.Timer(0.2, os.close, [fd])
-    looking.start()
-    lock = FolderLock(tmp_path)
-    assert lock.take()
-    lock.release()
-    looking.join()
 
 
 def _sleep(ready: Any) -> None:
@@ -247,7 +226,7 @@ def test_two_evaluations(tmp_path: Path) -> None:
 def test_while_the_first_has_not_said_who_it_is(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.take()
-    with pytest.raises(ConfigError, match="is in use: another process has been running there; wait until it ends"):
+    with pytest.raises(ConfigError, match="is in use: another process is running there; wait until it ends"):
         SupervisedTrainer(config(tmp_path))
     lock.release()
 
@@ -275,7 +254,7 @@ def test_after_a_kill_nothing_stands_in_the_way(workers: int, tmp_path: Path) ->
     script = tmp_path / "trial.py"
     text = f"""
 import sys, time
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from torch.utils.data import DataLoader
 from tests.runners.training import Blobs, config as make, node
@@ -291,15 +270,14 @@ config = make(Path({str(folder)!r}), train_dataloader=loader, train_dataset=node
 """
     script.write_text(text)
     command = [sys.executable, "-c", "from endoscope.cli import main; main()", "train", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(command, env=ONE_THREAD, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(folder / "run.json", first)
     time.sleep(0.5)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     (tmp_path / "fast").touch()
     assert FolderLock(folder).is_free()
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    second = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=100, check=False)
     assert second.returncode == 0, second.stderr[-3000:]
     for stream in (first.stderr, first.stdout):
         assert stream is not None

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.training import config, node
 
 from endoscope.errors import ConfigError
 from endoscope.runners.config.file import load_config
 from endoscope.runners.loops.supervised import SupervisedTrainer
 from endoscope.runners.state import same_run
 
-from .training import config, node
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Own(SupervisedTrainer):

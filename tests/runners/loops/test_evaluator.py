@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.training import DEBUGGER, VAL, Blobs, Net, config, evaluation, node
 from torch import Tensor, nn
 
 from endoscope import SequentialDebugger, load_debug_outputs
@@ -16,8 +17,6 @@ from endoscope.errors import ConfigError
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state.checkpoints import CheckpointError
 from endoscope.runs.scores import read_scores
-
-from .training import DEBUGGER, VAL, Blobs, Net, config, evaluation, node
 
 
 @pytest.fixture(scope="module")
