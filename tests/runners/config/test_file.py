@@ -319,7 +319,10 @@ def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
             "optimizer.args.lr.x=3",
             "optimizer.args.lr.x: optimizer.args.lr is 0.1, which has nothing inside; it can only be replaced",
         ),
-        ("model.class.x=3", "model.class.x: model.class is the class Box, which has nothing inside; it can only be replaced"),
+        (
+            "model.class.x=3",
+            "model.class.x: model.class is the class Box, which has nothing inside; it can only be replaced",
+        ),
         (
             "debugger.args.debuggers_config.1.name=x",
             "debugger.args.debuggers_config.1.name: debugger.args.debuggers_config is a list of 1; "

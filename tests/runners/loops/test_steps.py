@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from endoscope.errors import ConfigError
 from endoscope.runners.loops.distributed import Ranks
 from endoscope.runners.loops.steps import Steps
 
@@ -30,7 +31,6 @@ def grouped(batches: int, accumulate: int, *, known: bool) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("batches", "accumulate", "expected"),
     [
-        (0, 2, []),
         (3, 1, [[0], [1], [2]]),
         (4, 2, [[0, 1], [2, 3]]),
         (5, 2, [[0, 1], [2, 3], [4]]),
@@ -42,6 +42,12 @@ def test_every_batch_is_in_one_step_and_the_last_step_has_the_rest(
     batches: int, accumulate: int, expected: list[list[int]], known: bool
 ) -> None:
     assert grouped(batches, accumulate, known=known) == expected
+
+
+@pytest.mark.parametrize("total", [0, None])
+def test_no_batch_at_all(total: int | None) -> None:
+    with pytest.raises(ConfigError, match="^train_dataset: it gave no batch; is it empty"):
+        list(Steps(2).over(iter([]), total, ranks=Ranks()))
 
 
 @pytest.mark.parametrize("total", [9, 7])

@@ -189,7 +189,7 @@ def test_a_compiled_model_has_plain_names_in_its_checkpoint(tmp_path: Path, monk
 
 def test_a_model_that_torch_does_not_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda module: None)
-    with pytest.warns(UserWarning, match="compile: the model is a plain Net, of which torch compiles only the layers"):
+    with pytest.warns(UserWarning, match="compile: the model is a plain Net, in which torch compiles only layers"):
         SupervisedTrainer(config(tmp_path, compile=True))
 
 
@@ -351,7 +351,7 @@ def test_what_no_run_has_made_is_not_replaced(tmp_path: Path) -> None:
     pages = tmp_path / "epoch_2" / "debugger"
     with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=pages) as debugger:
         debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 5}})
-    with pytest.raises(ConfigError, match=r"work_dir: '.*epoch_2/debugger/.*' is there, which no run has made"):
+    with pytest.raises(ConfigError, match=r"work_dir: '.*epoch_2/debugger/.*' was not made by a run"):
         SupervisedTrainer(config(tmp_path))
     assert list(load_debug_outputs(pages)) == [5]
     SupervisedTrainer(config(tmp_path, epochs=2)).run()  # does not come so far
@@ -370,7 +370,7 @@ def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -
         run = tmp_path / name.replace("/", "_")
         (run / name).parent.mkdir(parents=True)
         make(run / name)
-        with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|no folder|a folder); choose"):
+        with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|not a folder|a folder); choose"):
             SupervisedTrainer(config(run))
     assert sorted(load_debug_outputs(tmp_path / "other" / "epoch_2")) == list(range(VAL))
 
@@ -393,7 +393,7 @@ def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_gone_on_from(tmp_pat
     SupervisedTrainer(config(tmp_path)).run()
     (tmp_path / "epoch_4").mkdir()
     (tmp_path / "epoch_2" / "checkpoint.pt").rename(tmp_path / "epoch_4" / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match=r"epoch_4/checkpoint.pt' is that of epoch 2\nwhen this file is deleted"):
+    with pytest.raises(CheckpointError, match=r"epoch_4/checkpoint.pt' belongs to epoch 2\ndelete this file to resume"):
         SupervisedTrainer(config(tmp_path, epochs=6))
 
 
@@ -452,7 +452,7 @@ def test_the_score_that_a_scheduler_looks_at(tmp_path: Path) -> None:
         (
             {"mode": "max"},
             {},
-            r"^scheduler\.args\.mode: found 'max', and ReduceLROnPlateau looks at 'loss', of which lower",
+            r"^scheduler\.args\.mode: found 'max', but ReduceLROnPlateau uses the score 'loss', of which lower",
         ),
         (
             {},
@@ -464,8 +464,8 @@ def test_the_score_that_a_scheduler_looks_at(tmp_path: Path) -> None:
             {"scheduler_score": "acuracy"},
             "^scheduler_score: the metric has no score 'acuracy'; closest: 'accuracy'",
         ),
-        ({}, {"scheduler_step": "step"}, "^scheduler_step: ReduceLROnPlateau looks at the scores of an epoch"),
-        (None, {"scheduler_score": "loss"}, "^scheduler_score: only ReduceLROnPlateau looks at a score; remove it"),
+        ({}, {"scheduler_step": "step"}, "^scheduler_step: ReduceLROnPlateau needs the scores of an epoch"),
+        (None, {"scheduler_score": "loss"}, "^scheduler_score: only ReduceLROnPlateau uses a score; remove it"),
     ],
 )
 def test_a_score_that_a_scheduler_cannot_look_at(

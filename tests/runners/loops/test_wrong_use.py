@@ -101,7 +101,7 @@ def test_any_numbers_that_are_unique(number: Callable[[int], int], tmp_path: Pat
 
 
 def test_numbers_that_are_not_unique_are_told(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="^val_dataset: 11 of 23 datapoints have a meta_info.idx that another one has"):
+    with pytest.warns(UserWarning, match="^val_dataset: 11 of 23 datapoints have the meta_info.idx of another one"):
         run(tmp_path, val_dataset=given(lambda k, x, y: (x, y, {"idx": k // 2})))
 
 
@@ -252,7 +252,7 @@ def test_a_full_disk_is_named_and_the_run_resumed(
     fill(trainer, method, disk)
     with pytest.raises(error, match=message), caplog.at_level(logging.WARNING, "endoscope"):
         trainer.run()
-    assert "run.json still says that the run is running" in caplog.text
+    assert "run.json still records the run as running" in caplog.text
     assert not list(tmp_path.rglob(".*"))
     disk.full = False
     SupervisedTrainer(config(tmp_path / "full")).run()

@@ -173,14 +173,16 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     path = tmp_path / "epoch_2" / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="epoch_2/checkpoint.pt' cannot be read.*\nwhen this .* after epoch 1"):
+    message = "epoch_2/checkpoint.pt' cannot be read.*\ndelete this file to resume the run after epoch 1"
+    with pytest.raises(CheckpointError, match=message):
         SupervisedTrainer(config(tmp_path, epochs=4))
     path.unlink()
     assert SupervisedTrainer(config(tmp_path, epochs=4)).epoch == 2
     torch.save({"model": {}}, path.with_name("other.pt"))
     (tmp_path / "epoch_1" / "checkpoint.pt").unlink()
     path.with_name("other.pt").rename(path)
-    with pytest.raises(CheckpointError, match="has no 'step' to go on with\nno earlier one is there: choose another"):
+    message = "has no 'step', so it cannot be resumed\nthere is no earlier checkpoint: choose another"
+    with pytest.raises(CheckpointError, match=message):
         SupervisedTrainer(config(tmp_path, epochs=4))
 
 

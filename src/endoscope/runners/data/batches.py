@@ -86,17 +86,19 @@ def _difference(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
         return path, _shape(a), _shape(b)
     if isinstance(a, (torch.Tensor, np.ndarray)):
         return None if a.shape == b.shape else (path, _shape(a), _shape(b))
-    pairs: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(a, Mapping):
         if a.keys() != b.keys():
             return path, f"keys {sorted(map(str, a))}", f"keys {sorted(map(str, b))}"
-        pairs = ((f"{path}.{key}", a[key], b[key]) for key in a)
-    elif isinstance(a, (list, tuple)):
+        return _first_difference((f"{path}.{key}", a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return path, f"length {len(a)}", f"length {len(b)}"
-        pairs = ((f"{path}[{i}]", a[i], b[i]) for i in range(len(a)))
-    differences = (_difference(x, y, where) for where, x, y in pairs)
-    return next((difference for difference in differences if difference is not None), None)
+        return _first_difference((f"{path}[{i}]", a[i], b[i]) for i in range(len(a)))
+    return None
+
+
+def _first_difference(pairs: Iterable[tuple[str, Any, Any]]) -> tuple[str, str, str] | None:
+    return next((difference for where, a, b in pairs if (difference := _difference(a, b, where))), None)
 
 
 def _shape(value: Any) -> str:

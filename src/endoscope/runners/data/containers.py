@@ -23,15 +23,19 @@ def map_items(value: Any, change: Callable[[Any, Any], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(change(item, k) for k, item in enumerate(value))
     if isinstance(value, Mapping):
-        changed = {key: change(item, key) for key, item in value.items()}
-        if type(value) is dict or not isinstance(value, MutableMapping):
-            return changed
-        clone = copy.copy(value)
-        clone.update(changed)
-        return clone
+        return _map_mapping(value, change)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
             object.__setattr__(twin, field.name, change(getattr(value, field.name), field.name))
         return twin
     return value
+
+
+def _map_mapping(value: Mapping[Any, Any], change: Callable[[Any, Any], Any]) -> Any:
+    changed = {key: change(item, key) for key, item in value.items()}
+    if type(value) is dict or not isinstance(value, MutableMapping):
+        return changed
+    clone = copy.copy(value)
+    clone.update(changed)
+    return clone

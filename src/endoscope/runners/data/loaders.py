@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from endoscope.config import build_from_config
 from endoscope.errors import ConfigError
 from endoscope.runners.data.batches import UserCollate, collate
-from endoscope.runners.data.datapoints import Datapoints, NumberedItem, adapt
+from endoscope.runners.data.datapoints import Datapoints, NumberedItem, adapt, datapoint
 
 DEFAULT_BATCH_SIZE = 32
 
@@ -42,7 +42,7 @@ def make_loader(
     where = f"{key_path}.args" if key_path else "args"
     args = dict(node.get("args", {}))
     user_collate = _user_collate(args, where)
-    data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
+    data = adapt(dataset, make=NumberedItem if user_collate else datapoint)
     _check_flags(args, where)
     if sampler is not None:
         _set_sampler(args, sampler, where)
@@ -52,15 +52,14 @@ def make_loader(
         {**node, "args": args},
         key_path=key_path,
         dataset=data,
-        collate_fn=collate if user_collate is None else user_collate,
-        generator=torch.Generator().manual_seed(seed) if generator is None else generator,
+        collate_fn=user_collate or collate,
+        generator=generator or torch.Generator().manual_seed(seed),
     )
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"{key_path or 'the dataloader'}: found a {type(loader).__name__}; expected a DataLoader")
     _separate_generators(loader)
-    empty_share = sampler is not None and not list(sampler)  # fewer items than ranks
-    if isinstance(data, Datapoints) and length(loader) == 0 and not empty_share:
-        raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
+    if sampler is None:
+        _check_not_empty(loader, where)
     return loader
 
 
@@ -93,6 +92,12 @@ def _fill_in(args: dict[str, Any], *, shuffle: bool, where: str) -> None:
         raise ConfigError(f"{where}.batch_size: found None; expected a number: the runner numbers the items of a batch")
     if args.get("sampler") is None:
         args.setdefault("shuffle", shuffle)
+
+
+def _check_not_empty(loader: DataLoader[Any], where: str) -> None:
+    if isinstance(loader.dataset, Datapoints) and length(loader) == 0:
+        items = len(loader.dataset)
+        raise ConfigError(f"{where}.drop_last: {items} items make no batch; lower batch_size, or set it to False")
 
 
 def _separate_generators(loader: DataLoader[Any]) -> None:

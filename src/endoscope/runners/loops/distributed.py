@@ -122,6 +122,18 @@ def leave_broken_group() -> None:
     atexit.unregister(_end_group)
 
 
+def check_gradients(network: torch.nn.Module, ranks: Ranks, trainer: str) -> bool:
+    """Raise if the ranks have different gradients. Returns whether that is certain: not if some are not finite."""
+    difference = differing_gradients(network, ranks)
+    if difference:
+        raise ConfigError(
+            f"runner: after {trainer}._train_step the ranks have different gradients ({difference}): each would train "
+            "its own model\n"
+            "compute the loss from self._forward(datapoint) or self.model(...), not from self.network or its parts"
+        )
+    return difference is not None
+
+
 def differing_gradients(network: torch.nn.Module, ranks: Ranks) -> str | None:
     """Which gradient differs among the ranks, as text; empty if all agree except for the last digits; None if some are
     not finite, so that nothing can be said."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from endoscope.errors import ConfigError
 from endoscope.runners.loops.distributed import Ranks
 
 
@@ -20,9 +21,17 @@ class Steps:
     def over(self, batches: Iterator[Any], total: int | None, *, ranks: Ranks) -> Iterator[tuple[Any, int, bool]]:
         """Each batch, the number of batches in its step (the last may have fewer), and whether it completes the step.
 
-        total: the number of batches; None if it is known only at the end.
+        total: the number of batches; None if it is known only at the end. Raises `ConfigError` if there is none.
         """
-        return self._known(batches, total) if total is not None else self._stream(batches, ranks)
+        empty = True
+        for step in self._known(batches, total) if total is not None else self._stream(batches, ranks):
+            empty = False
+            yield step
+        if empty:
+            where = " on one rank or more" if ranks.several else ""
+            raise ConfigError(
+                f"train_dataset: it gave no batch{where}; is it empty, or smaller than one with drop_last=True?"
+            )
 
     def _known(self, batches: Iterator[Any], total: int) -> Iterator[tuple[Any, int, bool]]:
         for k, batch in enumerate(batches):

@@ -19,15 +19,14 @@ from endoscope.pages.folders import remove_pages
 from endoscope.runners.criterion import BaseCriterion, LossSummary, as_criterion
 from endoscope.runners.data.batches import to_device
 from endoscope.runners.data.loaders import length
-from endoscope.runners.loops.distributed import differing_gradients
+from endoscope.runners.loops.distributed import check_gradients
 from endoscope.runners.loops.optimizing import check_loss, check_optimizer, check_scheduler, scheduler_score
 from endoscope.runners.loops.runner import BaseRunner
 from endoscope.runners.loops.steps import Steps
 from endoscope.runners.state import checkpoints
 from endoscope.runners.state.leftovers import conflict, remove_results
-from endoscope.runners.state.resuming import check_folder, stored_datapoints_epoch
-from endoscope.runners.state.same_run import check_same_run, warn_of_changes
-from endoscope.runners.state.training_state import TrainingState, read_training_checkpoint
+from endoscope.runners.state.resuming import check_folder, resume
+from endoscope.runners.state.training_state import TrainingState
 from endoscope.runs import layout
 from endoscope.runs.atomic import write_json
 from endoscope.runs.scores import Scores, write_scores
@@ -103,7 +102,7 @@ class BaseTrainer(BaseRunner, ABC):
         self.ranks.wait()
         check_folder(self.folder, resumed=checkpoint is not None)
         if checkpoint is not None:
-            self._resume(*checkpoint)
+            self._resume(checkpoint)
         earlier = self.folder.earlier()
         until = max(self.settings.epochs, earlier.epochs or 0)
         self._old_epochs = [f for k, f in layout.epoch_folders(self.work_dir).items() if self.epoch <= k < until]
@@ -114,25 +113,15 @@ class BaseTrainer(BaseRunner, ABC):
         self._compile()
         self.model = self.ranks.wrap(self.network, self.device, unused_parameters=self.settings.unused_parameters)
 
-    def _resume(self, epoch: int, path: Path) -> None:
-        config = check_same_run(self.work_dir, self.config, self.settings_class)
-        state = read_training_checkpoint(self.work_dir, epoch, path, self.device)
-        self._training_state().load(state, path)
-        self._extra = state.get("extra", {})
-        self.epoch, self.step = epoch + 1, state["step"]
-        self.folder.resume(self.epoch)
-        earlier = self.folder.earlier()
-        done = [e for e in earlier.checkpoint_epochs or () if e <= epoch]  # perhaps of a shorter run
-        self.checkpoint_indices = sorted({*self.checkpoint_indices, *done})
-        self._datapoints_epoch = stored_datapoints_epoch(self.work_dir, earlier, self.epoch)
-        if self.ranks.first and self.epoch < self.settings.epochs:
-            warn_of_changes(
-                earlier,
-                config,
-                device=self.device.type,
-                world_size=self.ranks.world_size,
-                threads=self.settings.torch_threads,
-            )
+    def _resume(self, checkpoint: tuple[int, Path]) -> None:
+        about = self._about() if self.ranks.first else {}
+        parts, settings = self._training_state(), self.settings
+        resumed = resume(
+            self.folder, checkpoint, parts, config=self.config, settings=settings, about=about, device=self.device
+        )
+        self.epoch, self.step, self._extra = resumed.epoch, resumed.step, resumed.extra
+        self.checkpoint_indices = sorted({*self.checkpoint_indices, *resumed.checkpoint_epochs})
+        self._datapoints_epoch = resumed.datapoints_epoch
 
     def _training_state(self) -> TrainingState:
         return TrainingState(self.network, self.criterion, self.optimizer, self.scheduler, self.scaler)
@@ -209,16 +198,9 @@ class BaseTrainer(BaseRunner, ABC):
         total = length(self.train_loader)
         stage = f"epoch {self.epoch} training"
         batches = self.progress.over(self.train_loader, stage, total)
-        got_batch = False
         for batch, parts, step_now in self._steps.over(batches, total, ranks=self.ranks):
-            got_batch = True
             self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self._after_batch(stage=stage, step=self.step)
-        if not got_batch:
-            where = " on one rank or more" if self.ranks.several else ""
-            raise ConfigError(
-                f"train_dataset: it gave no batch{where}; is it empty, or smaller than one with drop_last=True?"
-            )
         return self._losses()
 
     def _losses(self) -> LossSummary:
@@ -249,16 +231,9 @@ class BaseTrainer(BaseRunner, ABC):
         """The loss of one batch. The trainer computes the gradient and makes the step."""
 
     def _check_gradients(self) -> bool:
-        """Before the first step, check that all ranks have the same gradients. Returns False if some are not finite;
-        then the next step is checked. A trainer that shares gradients itself, in `_optimize`, overrides this method."""
-        difference = differing_gradients(self.network, self.ranks)
-        if difference:
-            raise ConfigError(
-                f"runner: after {type(self).__name__}._train_step the ranks have different gradients ({difference}): "
-                "each would train its own model\n"
-                "compute the loss from self._forward(datapoint) or self.model(...), not from self.network or its parts"
-            )
-        return difference is not None
+        """Before the first step, check that all ranks have the same gradients. Returns False if that is unclear; then
+        the next step is checked. A trainer that shares gradients itself, in `_optimize`, overrides this method."""
+        return check_gradients(self.network, self.ranks, type(self).__name__)
 
     def _optimize(self) -> None:
         if self.settings.clip_norm is not None:
@@ -320,9 +295,7 @@ class BaseTrainer(BaseRunner, ABC):
         self._remove_checkpoints(before=self.epoch)
 
     def _remove_checkpoints(self, *, before: int) -> None:
-        for epoch, folder in layout.epoch_folders(self.work_dir).items():
-            if epoch < before and epoch not in self.checkpoint_indices and not folder.is_symlink():
-                (folder / layout.CHECKPOINT).unlink(missing_ok=True)
+        checkpoints.remove_checkpoints(self.work_dir, before=before, keep=self.checkpoint_indices)
 
     def _extra_state(self) -> dict[str, Any]:
         """State of a subclass that a resumed run needs, such as an average of the weights: tensors, numbers, text and

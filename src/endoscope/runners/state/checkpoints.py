@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +132,10 @@ def latest_checkpoint(work_dir: Path, *, before: int | None = None) -> tuple[int
         if (before is None or epoch < before) and (folder / CHECKPOINT).is_file()
     ]
     return with_checkpoint[-1] if with_checkpoint else None
+
+
+def remove_checkpoints(work_dir: Path, *, before: int, keep: Collection[int]) -> None:
+    """Remove the checkpoints of epochs before ``before``, except those to keep and those in linked folders."""
+    for epoch, folder in epoch_folders(work_dir).items():
+        if epoch < before and epoch not in keep and not folder.is_symlink():
+            (folder / CHECKPOINT).unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from endoscope.pages.folders import page_files, remove_pages
@@ -29,13 +30,19 @@ def conflict(folders: Iterable[Path], split: layout.Split, pages: Sequence[Path]
     page_folders = [*pages, *(f / name for f in folders for name in (layout.DEBUGGER, layout.OUTPUTS))]
     files = [f / name for f in folders for name in _files(split)]
     for path in (*folders, *page_folders, *files):
-        if path.is_symlink():
-            return f"{str(path)!r} is a link"
-        if path.exists() and path.is_dir() == (path in files):
-            return f"{str(path)!r} is {'a folder' if path in files else 'not a folder'}"
-    results = [path for folder in page_folders for path in page_files(folder)] + [f for f in files if f.exists()]
+        if reason := _wrong_kind(path, is_file=path in files):
+            return f"{str(path)!r} is {reason}"
+    results = [*chain.from_iterable(map(page_files, page_folders)), *filter(Path.exists, files)]
     if results and not ours:
         return f"{str(results[0])!r} was not made by a run, and this run would replace it"
+    return ""
+
+
+def _wrong_kind(path: Path, *, is_file: bool) -> str:
+    if path.is_symlink():
+        return "a link"
+    if path.exists() and path.is_dir() == is_file:
+        return "a folder" if is_file else "not a folder"
     return ""
 
 

@@ -40,24 +40,25 @@ def check_same_run(work_dir: Path, config: Mapping[str, Any], settings: type[Set
     return before
 
 
-def warn_of_changes(earlier: About, config: Mapping[str, Any], *, device: str, world_size: int, threads: Any) -> None:
+def warn_of_changes(earlier: About, config: Mapping[str, Any], about: Mapping[str, Any], settings: Settings) -> None:
     """Warn about allowed changes that affect bit-for-bit results.
 
     earlier, config: run.json and config.json of the run. A value that they do not record is not compared.
     """
-    pairs = {
-        "device": (earlier.device.split(":")[0] if earlier.device else None, device),
-        "world_size": (earlier.world_size, world_size),
+    changes = {
+        "device": (earlier.device and earlier.device.split(":")[0], about["device"].split(":")[0]),
+        "world_size": (earlier.world_size, about["world_size"]),
     }
-    changed = {name: pair for name, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
-    if config and config.get("torch_threads") != threads:
-        changed["torch_threads"] = (config.get("torch_threads"), threads)
-    for name, (before, now) in changed.items():
-        warnings.warn(
-            f"{name}: the run is resumed with {now} instead of {before}; its result may differ in the last bits from "
-            "that of a run without an interruption",
-            stacklevel=3,
-        )
+    changes = {name: values for name, values in changes.items() if values[0] is not None}
+    if config:
+        changes["torch_threads"] = (config.get("torch_threads"), settings.torch_threads)
+    for name, (before, now) in changes.items():
+        if before != now:
+            warnings.warn(
+                f"{name}: the run is resumed with {now} instead of {before}; its result may differ in the last bits "
+                "from that of a run without an interruption",
+                stacklevel=4,
+            )
 
 
 def _stored_config(work_dir: Path) -> dict[str, Any] | None:
