@@ -135,7 +135,7 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
         (["{here}/raises.py"], "raises.py, line 2: ZeroDivisionError: division by zero"),
         (["{here}/syntax.py"], "syntax.py, line 1: SyntaxError"),
         (["{here}/empty.py"], "defines no 'config'"),
-        (["{trial}", "--set", "epochs"], "'epochs' is no override; expected key=value"),
+        (["{trial}", "--set", "epochs"], "'epochs' is not an override; expected key=value"),
         (["{trial}", "--set", "seeed=3"], "the config has no key 'seeed'; closest: 'seed'"),
         (["{trial}", "--set", "seed=x"], "seed: found 'x'; expected a whole number"),
         (["{trial}", "--set", "metric.arg.x=1"], "metric has no 'arg'"),
