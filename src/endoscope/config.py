@@ -68,8 +68,7 @@ def is_node(value: Any, key_path: str = "") -> bool:
 def _build(node: dict[str, Any], kwargs: Mapping[str, Any], path: str) -> Any:
     factory, args = _read(node, kwargs, path)
     _check_arguments(factory, args, path, given=kwargs)
-    path = _at(path, "args")
-    return factory(**_items(args, path, build=True))
+    return factory(**_built_items(args, _at(path, "args")))
 
 
 def _check(node: dict[str, Any], kwargs: Mapping[str, Any], path: str, *, owner_adds: bool = False) -> None:
@@ -117,20 +116,29 @@ def _read(node: dict[str, Any], kwargs: Mapping[str, Any], path: str) -> tuple[C
     return factory, {**args, **kwargs}
 
 
-def _value(value: Any, path: str, *, build: bool) -> Any:
-    """``value`` with plain containers copied and, if ``build``, nodes built."""
-    if build and is_node(value, path):
-        return _build(value, {}, path)
+def copy_containers(value: Any) -> Any:
+    """A copy of plain dicts, lists and tuples that shares everything else."""
     if type(value) is dict:
-        return _items(value, path, build=build)
+        return {key: copy_containers(item) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:
-        return type(value)(_value(item, f"{path}[{i}]", build=build) for i, item in enumerate(value))
+        return type(value)(copy_containers(item) for item in value)
     return value
 
 
-def _items(values: dict[Any, Any], path: str, *, build: bool) -> dict[Any, Any]:
+def _built(value: Any, path: str) -> Any:
+    """``value`` with plain containers copied and nodes built."""
+    if is_node(value, path):
+        return _build(value, {}, path)
+    if type(value) is dict:
+        return _built_items(value, path)
+    if type(value) is list or type(value) is tuple:
+        return type(value)(_built(item, f"{path}[{i}]") for i, item in enumerate(value))
+    return value
+
+
+def _built_items(values: dict[Any, Any], path: str) -> dict[Any, Any]:
     return {
-        key: _value(value, _at(path, key), build=build and not str(key).endswith(_UNBUILT_SUFFIX))
+        key: copy_containers(value) if str(key).endswith(_UNBUILT_SUFFIX) else _built(value, _at(path, key))
         for key, value in values.items()
     }
 

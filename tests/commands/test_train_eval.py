@@ -147,7 +147,7 @@ def test_a_folder_with_spaces_and_any_letters(tmp_path: Path, monkeypatch: pytes
         ),
         (["{trial}", "--set", "runner=torch.nn.Linear"], "expected a subclass of endoscope.runners.Base"),
         (["{trial}", "--set", "runner=torch.nn.Linear"], "--set runner=None takes Supervised"),
-        (["{trial}", "--set", "class_names=[red, green]"], "class_names: '[red, green]' begins like a list"),
+        (["{trial}", "--set", "class_names=[red, green]"], "class_names: '[red, green]' starts like a Python list"),
         (["{trial}", "--set", "work_dir={trial}"], "work_dir: cannot make the folder"),
         (["{trial}", "--set", "work_dir={trial}/x"], "work_dir: cannot make the folder"),
     ],

@@ -102,16 +102,6 @@ def test_where_there_are_no_locks_nobody_is_refused(
     second.release()
 
 
-def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(*_: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(lock_module.os, "open", refusing)  # root may open anything
-    lock = FolderLock(tmp_path)
-    assert lock.is_free() and lock.take()
-    lock.release()
-
-
 # ---------------------------------------------------------------- runners in one process
 class Stopping(SupervisedTrainer):
     """Does something else in the middle of its first epoch."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from endoscope.config import is_node
+from endoscope.config import copy_containers, is_node
 from endoscope.errors import ConfigError, closest
 from endoscope.runners.config.kinds import shown
 from endoscope.runners.config.settings import key_names
@@ -133,7 +133,7 @@ def apply_overrides(
     through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a known
     key of the settings (``keys``), the ``args`` of a node, and a name in them.
     """
-    changed: dict[str, Any] = _copied(config)
+    changed: dict[str, Any] = copy_containers(config)
     known = [*config, *(key_names() if keys is None else keys)]
     for override in overrides:
         path, equals, text = override.partition("=")
@@ -204,12 +204,3 @@ def _check_new(holder: dict[Any, Any], steps: list[str], depth: int, path: str, 
     if not args_of_a_node and not name_in_args:
         at = ".".join(steps[:depth])
         raise ConfigError(f"{path}: {at} has no {step!r}{closest(step, map(str, holder), most=1)}")
-
-
-def _copied(value: Any) -> Any:
-    """A copy of plain containers that shares everything else."""
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) is list or type(value) is tuple:
-        return type(value)(_copied(item) for item in value)
-    return value

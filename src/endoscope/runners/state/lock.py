@@ -49,18 +49,12 @@ class FolderLock:
         _close(fd)
 
     def _open(self) -> int:
-        """A descriptor of the folder; -1 if it may not be read, which counts as a file system without locks."""
-        try:
-            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except PermissionError:
-            return -1
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _open_fds.add(fd)
         return fd
 
 
 def _lock(fd: int, kind: int) -> bool:
-    if fd < 0:
-        return True
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
