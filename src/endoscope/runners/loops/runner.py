@@ -173,16 +173,12 @@ class BaseRunner(ABC):
 
     def _keep(self, folder: Path, loader: DataLoader[Any], *members: str) -> None:
         """Store these members of the datapoints of a loader, until `_close_pages`."""
-        if sample := self._sample():
+        sample: Sample = self.settings.save_datapoints
+        if isinstance(sample, int):  # this rank's share
+            sample = sample // self.ranks.world_size + (self.ranks.rank < sample % self.ranks.world_size)
+        if sample:
             listed = "outputs" not in members and isinstance(loader.collate_fn, UserCollate)
             self._pages.append(DatapointPages(folder, members, sample, listed=listed))
-
-    def _sample(self) -> Sample:
-        """This rank's share of ``save_datapoints``."""
-        sample = self.settings.save_datapoints
-        if not isinstance(sample, int):
-            return sample
-        return sample // self.ranks.world_size + (self.ranks.rank < sample % self.ranks.world_size)
 
     def _close_pages(self) -> None:
         while self._pages:

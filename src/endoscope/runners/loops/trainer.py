@@ -201,17 +201,15 @@ class BaseTrainer(BaseRunner, ABC):
         for batch, parts, step_now in self._steps.over(batches, total, ranks=self.ranks):
             self._train_batch(to_device(batch, self.device), parts=parts, step_now=step_now)
             self._after_batch(stage=stage, step=self.step)
-        return self._losses()
-
-    def _losses(self) -> LossSummary:
-        """The losses of this epoch, averaged over the ranks."""
         own = self.criterion.summarize()
         gathered = self.ranks.gather(own.by_name())
         return LossSummary.averaged(gathered) if self.ranks.several and gathered else own
 
     # ---- one batch
     def _train_batch(self, datapoint: dict[str, Any], *, parts: int, step_now: bool) -> None:
-        with contextlib.nullcontext() if step_now else self._without_sync():
+        with contextlib.ExitStack() as stack:
+            if not step_now and isinstance(self.model, DistributedDataParallel):
+                stack.enter_context(self.model.no_sync())  # the gradients are only accumulated
             with self._autocast():
                 loss = self._train_step(datapoint)
             check_loss(loss, type(self).__name__)
@@ -221,10 +219,6 @@ class BaseTrainer(BaseRunner, ABC):
             if self.ranks.several and not self._gradients_checked:
                 self._gradients_checked = bool(self._check_gradients())
             self._optimize()
-
-    def _without_sync(self) -> contextlib.AbstractContextManager[Any]:
-        """Gradients that are only accumulated need not be sent to the other ranks."""
-        return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else contextlib.nullcontext()
 
     @abstractmethod
     def _train_step(self, datapoint: dict[str, Any]) -> torch.Tensor:
