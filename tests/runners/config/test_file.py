@@ -64,7 +64,7 @@ def test_its_folder_can_be_imported_from_while_it_loads_and_later(tmp_path: Path
     assert sys.path.count(str(tmp_path)) == 1
 
 
-def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     for epochs in range(5):  # the same size, within one second: a cache would not notice
         assert load_config(written(tmp_path, f"config = {{'epochs': {epochs}}}")) == {"epochs": epochs}
 
@@ -243,7 +243,7 @@ def test_a_value_is_a_literal_or_text(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["[1", " (a, b)", "{'a': b}"])
-def test_a_bracket_begins_no_text(text: str) -> None:
+def test_a_string_does_not_begin_with_a_bracket(text: str) -> None:
     with pytest.raises(ConfigError, match="^work_dir: .* starts like a Python list, tuple or dict but is not one; put"):
         overridden(f"work_dir={text}")
 
@@ -266,7 +266,7 @@ def test_a_path_as_errors_write_it() -> None:
     assert new["debugger"]["args"]["debuggers_config"][0]["name"] == "x"
 
 
-def test_a_node_may_be_replaced_as_a_whole() -> None:
+def test_a_node_may_be_replaced() -> None:
     assert overridden("debugger=None")["debugger"] is None
 
 
@@ -291,7 +291,7 @@ def test_later_overrides_go_before_earlier_ones() -> None:
     assert overridden("epochs=1", "epochs=2")["epochs"] == 2
 
 
-def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
+def test_the_config_is_not_changed_and_objects_are_shared() -> None:
     given = config()
     given["dataset"] = [Box()]
     before = copy.copy(given), copy.deepcopy({name: given[name] for name in ("optimizer", "debugger", "model")})

@@ -48,7 +48,7 @@ def refusal(job: Job = "train", **changes: Any) -> str:
     return str(caught.value)
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_missing_keys_have_their_defaults() -> None:
     settings = Settings.from_config(config(), job="train")
     assert settings.work_dir == Path("runs/x")
     assert settings.epochs == 2
@@ -61,7 +61,7 @@ def test_what_is_not_given_has_its_default() -> None:
     assert {name: getattr(settings, name) for name in defaults} == defaults
 
 
-def test_what_is_given_is_kept() -> None:
+def test_values_override_defaults() -> None:
     given = {
         "seed": 7, "scheduler_step": "step", "checkpoint_method": 5, "device": "cuda:1", "precision": "bfloat16",
         "accumulate": 4, "clip_norm": 1.0, "compile": True, "save_datapoints": 100,
@@ -116,7 +116,7 @@ def test_an_unknown_key_names_the_nearest_and_all() -> None:
     assert text.splitlines()[1].startswith("known: work_dir, epochs, seed, ")
 
 
-def test_an_unknown_key_is_told_before_a_missing_one() -> None:
+def test_an_unknown_key_is_reported_before_a_missing_one() -> None:
     assert refusal(optimizer=..., optimiser=1).startswith("optimiser: no such key")
 
 

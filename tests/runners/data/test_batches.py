@@ -246,7 +246,7 @@ def test_an_index_that_is_no_list_is_refused() -> None:
         UserCollate(lambda items: (X, X, {"idx": 3}))(numbered(X))
 
 
-def test_items_that_nobody_numbered_are_refused() -> None:
+def test_items_without_a_number_are_refused() -> None:
     with pytest.raises(DatapointError, match="several workers or ranks cannot number the items of an iterable dataset"):
         UserCollate(lambda items: X[:1])([NumberedItem(X, None)])
 

@@ -194,7 +194,7 @@ def test_a_dataset_is_numbered_by_position() -> None:
     assert [one["meta_info"]["idx"] for one in data.__getitems__([4, 2])] == [4, 2]
 
 
-def test_a_dataset_that_reads_several_items_at_once_is_asked_once() -> None:
+def test_a_dataset_that_reads_several_items_at_once_is_called_once() -> None:
     photos = ManyPhotos()
     assert [one["labels"] for one in Datapoints(photos).__getitems__([4, 3])] == [0, 1]
     assert photos.several == [[4, 3]]
@@ -234,7 +234,7 @@ class PlainStream:
 
 
 @pytest.mark.parametrize("dataset", [Stream(), PlainStream()])
-def test_a_stream_is_numbered_as_it_comes_and_anew_each_time(dataset: Any) -> None:
+def test_a_stream_is_numbered_in_order_from_0_in_every_epoch(dataset: Any) -> None:
     data = adapt(dataset)
     assert isinstance(data, IterableDatapoints)
     for _ in range(2):
@@ -247,7 +247,7 @@ def test_a_stream_has_no_length_and_its_other_attributes() -> None:
     assert adapt(Stream()).classes == ("cat", "dog")
 
 
-def test_a_datapoint_that_nobody_numbered() -> None:
+def test_a_datapoint_without_a_number() -> None:
     assert refusal((X, 1), None) == (
         "several workers or ranks cannot number the items of an iterable dataset: each would begin at 0\n"
         "give every item its own meta_info.idx, or use num_workers 0 or 1 and one process"

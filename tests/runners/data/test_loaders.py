@@ -290,7 +290,7 @@ class Told(torch.utils.data.SequentialSampler):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_samplers_are_told_the_epoch(batched: bool) -> None:
+def test_samplers_get_the_epoch(batched: bool) -> None:
     sampler = Told(range(20))
     batches = torch.utils.data.BatchSampler(sampler, 8, False)
     made = loader(node(batch_sampler=batches) if batched else node(sampler=sampler), Numbers())

@@ -101,7 +101,7 @@ def test_an_epoch_of_a_training_run_is_no_place_for_an_evaluation(trained: Path)
     assert {p.name for p in epoch.iterdir()} == before > {"debugger", "outputs", "training_losses.json"}
 
 
-def test_captures_that_no_run_has_made_are_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_foreign_captures_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
     with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=tmp_path / "debugger") as debugger:
         debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 500}})
     with pytest.raises(ConfigError, match="was not made by a run, and this run would replace it; choose another"):

@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_is_noted_and_raised_where_it_is_asked_for(number: signal.Signals) -> None:
+def test_the_first_signal_is_recorded_and_raised_by_check(number: signal.Signals) -> None:
     before = [signal.getsignal(s) for s in SIGNALS]
     with Interrupt() as interrupt:
         interrupt.check()

@@ -276,7 +276,7 @@ def test_which_errors_mean_a_lost_connection() -> None:
 
 
 @pytest.mark.parametrize(("count", "world"), [(0, 2), (1, 3), (7, 1), (7, 2), (7, 3), (9, 3)])
-def test_shares_are_disjoint_and_whole(count: int, world: int) -> None:
+def test_shares_are_disjoint_and_complete(count: int, world: int) -> None:
     shares = [list(Share(count, rank, world)) for rank in range(world)]
     assert sorted(k for share in shares for k in share) == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

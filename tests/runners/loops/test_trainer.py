@@ -81,7 +81,7 @@ def test_what_the_run_says_of_itself(tmp_path: Path) -> None:
         assert e["loss"]["mean"] == pytest.approx(np.mean(losses))
 
 
-def test_datapoints_and_outputs_are_what_the_model_was_given_and_gave(tmp_path: Path) -> None:
+def test_stored_datapoints_and_outputs_are_those_of_the_model(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     data, scores = Blobs(VAL, seed=1), read_scores(tmp_path / "epoch_2" / "validation_scores.json")
     model = Net()
@@ -187,7 +187,7 @@ def test_a_compiled_model_has_plain_names_in_its_checkpoint(tmp_path: Path, monk
     assert list(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"]) == list(Net().state_dict())
 
 
-def test_a_model_that_torch_does_not_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_torch_does_not_compile_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda module: None)
     with pytest.warns(UserWarning, match="compile: the model is a plain Net, in which torch compiles only layers"):
         SupervisedTrainer(config(tmp_path, compile=True))
@@ -210,13 +210,13 @@ class ScoresNothing(SupervisedTrainer):
         self._forward(datapoint)
 
 
-def test_scores_that_are_not_returned_are_asked_for(tmp_path: Path) -> None:
+def test_missing_scores_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^runner: ForgetsToReturn\._after_val_loop_ returned no scores; return"):
         ForgetsToReturn(config(tmp_path)).run()
     assert read(tmp_path / "run.json")["status"] == "failed"
 
 
-def test_a_loop_of_ones_own_needs_no_folder_made(tmp_path: Path) -> None:
+def test_an_own_loop_need_not_create_the_folder(tmp_path: Path) -> None:
     CallsNoSuper(config(tmp_path)).run()
     assert read(tmp_path / "run.json")["status"] == "finished"
 
@@ -229,7 +229,7 @@ def test_a_validation_alone(tmp_path: Path) -> None:
     trainer._close()
 
 
-def test_a_step_that_scores_nothing_is_told(tmp_path: Path) -> None:
+def test_a_step_without_scores_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^val_dataset: no datapoint was scored; .* not call self.metric.add_to_buff"):
         ScoresNothing(config(tmp_path)).run()
 
@@ -312,7 +312,7 @@ class StopsInEpoch1(SupervisedTrainer):
         return super()._train_step(datapoint)
 
 
-def test_epochs_that_this_attempt_does_not_reach_are_left_of_no_other_and_those_of_nobody_stay(tmp_path: Path) -> None:
+def test_results_of_later_epochs_are_removed_and_foreign_files_stay(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path, epochs=5, checkpoint_method="all")).run()
     for epoch in (1, 2, 3, 4):
         (tmp_path / f"epoch_{epoch}" / "checkpoint.pt").unlink()
@@ -347,7 +347,7 @@ def test_a_run_without_checkpoints_is_not_run_over(how: str, tmp_path: Path) -> 
     assert sorted(load_debug_outputs(tmp_path / "epoch_1")) == list(range(VAL))
 
 
-def test_what_no_run_has_made_is_not_replaced(tmp_path: Path) -> None:
+def test_foreign_captures_are_not_replaced(tmp_path: Path) -> None:
     pages = tmp_path / "epoch_2" / "debugger"
     with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=pages) as debugger:
         debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 5}})
@@ -375,7 +375,7 @@ def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -
     assert sorted(load_debug_outputs(tmp_path / "other" / "epoch_2")) == list(range(VAL))
 
 
-def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_removed(tmp_path: Path) -> None:
+def test_linked_epochs_are_resumed_from_and_nothing_behind_a_link_is_removed(tmp_path: Path) -> None:
     run, aside = tmp_path / "run", tmp_path / "aside"
     SupervisedTrainer(config(run)).run()
     aside.mkdir()
@@ -389,7 +389,7 @@ def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_remo
     assert (aside / "epoch_1" / "checkpoint.pt").exists() and (aside / "epoch_2" / ".run.json.1").exists()
 
 
-def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_resumed_from(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     (tmp_path / "epoch_4").mkdir()
     (tmp_path / "epoch_2" / "checkpoint.pt").rename(tmp_path / "epoch_4" / "checkpoint.pt")
@@ -517,7 +517,7 @@ class Margin(BaseTrainer):
         return nn.functional.multi_margin_loss(datapoint["outputs"], datapoint["labels"], margin=self.settings.margin)
 
 
-def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_trainer(tmp_path: Path) -> None:
     trainer = Margin(config(tmp_path, margin=2.0, epochs=8))
     trainer.run()
     losses = [e["loss"]["mean"] for e in read(tmp_path / "progress.json")["epochs"]]

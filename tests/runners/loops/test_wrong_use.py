@@ -100,7 +100,7 @@ def test_any_numbers_that_are_unique(number: Callable[[int], int], tmp_path: Pat
     assert torch.equal(kept[number(5)]["inputs"][0], Blobs(VAL).points[5])
 
 
-def test_numbers_that_are_not_unique_are_told(tmp_path: Path) -> None:
+def test_repeated_indices_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="^val_dataset: 11 of 23 datapoints have the meta_info.idx of another one"):
         run(tmp_path, val_dataset=given(lambda k, x, y: (x, y, {"idx": k // 2})))
 
@@ -305,6 +305,6 @@ def test_the_debugger_is_the_one_of_the_config(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_told_before_anything_is_trained(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_errors_before_training(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         SupervisedTrainer({**config(tmp_path), **changed})

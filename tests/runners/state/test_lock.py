@@ -89,9 +89,7 @@ def test_a_child_that_lives_on_does_not_keep_it(how: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS])
-def test_where_there_are_no_locks_nobody_is_refused(
-    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_nobody_is_refused(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: Any) -> None:
         raise OSError(error, os.strerror(error))
 
@@ -167,7 +165,7 @@ def test_the_folder_is_free_when_the_run_cannot_begin(tmp_path: Path, monkeypatc
     assert FolderLock(tmp_path).is_free()
 
 
-def test_a_runner_that_never_runs_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_runner_that_never_runs_holds_no_lock(tmp_path: Path) -> None:
     waiting = SupervisedTrainer(config(tmp_path))
     SupervisedTrainer(config(tmp_path)).run()
     assert waiting.epoch == 0
@@ -190,7 +188,7 @@ def test_a_runner_that_was_built_before_another_ran_does_not_run_over_it(tmp_pat
     assert FolderLock(tmp_path).is_free()
 
 
-def test_nor_does_an_evaluation_whose_data_took_long_to_build(tmp_path: Path) -> None:
+def test_an_evaluation_that_was_built_before_another_ran_does_not_run_over_it(tmp_path: Path) -> None:
     class Slow(SupervisedEvaluator):
         def _init_data(self) -> None:
             super()._init_data()
@@ -213,7 +211,7 @@ def test_two_evaluations(tmp_path: Path) -> None:
     Again(evaluation(tmp_path)).run()
 
 
-def test_while_the_first_has_not_said_who_it_is(tmp_path: Path) -> None:
+def test_while_run_json_of_the_first_is_not_written(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.take()
     with pytest.raises(ConfigError, match="is in use: another process is running there; wait until it ends"):
@@ -237,7 +235,7 @@ def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path: Path) -> No
     assert (run["status"], run["pid"], run["attempts"]) == ("interrupted", first.pid, 1)
 
 
-def test_after_a_kill_nothing_stands_in_the_way(tmp_path: Path) -> None:
+def test_after_a_kill_the_folder_is_free(tmp_path: Path) -> None:
     """Also at once, while the workers of its loaders have not noticed that they are orphans."""
     folder = tmp_path / "run"
     script = tmp_path / "trial.py"

@@ -244,7 +244,7 @@ class Forgetful(Averaging):
 
 
 @pytest.mark.parametrize("resumed", [Averaging, Forgetful])
-def test_a_state_of_ones_own(resumed: type[Averaging], tmp_path: Path) -> None:
+def test_own_state(resumed: type[Averaging], tmp_path: Path) -> None:
     changed = {"debugger": None, "runner": Averaging}
     Averaging(config(tmp_path / "whole", **changed)).run()
     trainer = Averaging(config(tmp_path / "killed", **changed))

@@ -58,7 +58,7 @@ def test_epochs_that_are_computed_again_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"epochs": [7, {}, {"epoch": 0}]}', b"\xff"])
-def test_a_progress_file_that_cannot_be_read_stops_nothing(content: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_progress_file_is_ignored(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_bytes(content)
     folder = RunFolder(tmp_path, job="train")
     folder.resume(1)
@@ -127,7 +127,7 @@ def test_a_run_that_cannot_be_understood_is_left_alone(job: str, content: bytes,
     assert (tmp_path / "run.json").read_bytes() == content
 
 
-def test_a_field_that_is_null_or_wrong_stops_no_one(tmp_path: Path) -> None:
+def test_an_invalid_field_is_ignored(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path, epochs=1)).run()
     for wrong in (None, "many"):
         about = read(tmp_path / "run.json")

@@ -89,7 +89,7 @@ def test_a_config_that_cannot_be_read_does_not_pass(run: Path) -> None:
         ({"device": "cuda:0"}, {}, "device: the run is resumed with cpu instead of cuda"),
     ],
 )
-def test_what_changes_the_last_bits_is_told_once(
+def test_changes_that_affect_the_last_bits_are_warned_of_once(
     about: dict[str, Any], changed: dict[str, Any], message: str, run: Path
 ) -> None:
     (run / "run.json").write_text(json.dumps({**json.loads((run / "run.json").read_text()), **about}))
