@@ -1,4 +1,4 @@
-"""Runs in processes of their own, alone or under torchrun."""
+"""Runs in subprocesses, alone or under torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BaseEvaluator: every datapoint scored and looked into, with the weights of a checkpoint."""
+"""BaseEvaluator: scores and captures of every datapoint, with the weights of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupt: the first signal is noted, the second ends the process, and afterwards all is as before."""
+"""Interrupt: the first signal is recorded, the second ends the process, and the handlers are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BaseTrainer: computes what a hand-written loop computes, and leaves the folder that it promises."""
+"""BaseTrainer: the same results as a hand-written loop, and the specified work folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data, models, metrics and disks that are not as they should be: what happens is told, early and under its name."""
+"""Wrong data, models, metrics and faulty disks: early errors that name the cause."""
 
 from __future__ import annotations
 

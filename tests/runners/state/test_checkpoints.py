@@ -1,4 +1,4 @@
-"""Checkpoints: whole, safe to load, and clear about what is wrong with them."""
+"""Checkpoints: complete, safe to load, with clear errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at a time runs in a folder: the second is told who the first is; a crash leaves nothing in the way."""
+"""One process at a time runs in a folder: the error names the first; after a crash the folder is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was stopped at any moment goes on, and ends with the same bits as one that was not."""
+"""A run that is stopped at any moment resumes and ends with the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RunFolder: what a run says of itself, also when the disk does not let it."""
+"""RunFolder: the files that describe a run, also with a faulty disk."""
 
 from __future__ import annotations
 

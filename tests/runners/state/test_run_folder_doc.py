@@ -1,4 +1,4 @@
-"""docs/run-folder.md names what a run's folder really holds."""
+"""docs/run-folder.md names everything that a run's folder holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which configs resume a run, which are refused, and what is warned of."""
+"""Which configs resume a run, which are refused, and which changes are warned of."""
 
 from __future__ import annotations
 
