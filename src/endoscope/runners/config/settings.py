@@ -110,10 +110,7 @@ class Settings:
         required=_BOTH,
     )
     criterion: Any = key(
-        kinds.node_or("a callable", callable),
-        "the loss; called with outputs and labels",
-        required=_TRAIN,
-        jobs=_TRAIN,
+        kinds.node_or("a callable", callable), "the loss; called with outputs and labels", required=_TRAIN, jobs=_TRAIN
     )
     metric: Any = key(
         kinds.node_or("a BaseMetric", lambda value: isinstance(value, BaseMetric)),
@@ -122,9 +119,7 @@ class Settings:
     )
     optimizer: Any = key(kinds.node("params"), "the optimizer; the runner adds `params`", required=_TRAIN, jobs=_TRAIN)
     scheduler: Any = key(
-        kinds.optional(kinds.node("optimizer")),
-        "changes the learning rate; the runner adds `optimizer`",
-        jobs=_TRAIN,
+        kinds.optional(kinds.node("optimizer")), "changes the learning rate; the runner adds `optimizer`", jobs=_TRAIN
     )
     scheduler_step: Literal["epoch", "step"] = key(
         kinds.choice("epoch", "step"),
@@ -176,9 +171,7 @@ class Settings:
         jobs=_TRAIN,
     )
     clip_norm: float | None = key(
-        kinds.optional(kinds.positive()),
-        "gradients are scaled down to at most this norm, all together",
-        jobs=_TRAIN,
+        kinds.optional(kinds.positive()), "gradients are scaled down to at most this norm, all together", jobs=_TRAIN
     )
     compile: bool = key(
         kinds.flag(),

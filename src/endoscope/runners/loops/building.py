@@ -54,12 +54,7 @@ def build_loader(
     key = f"{split}_dataloader"
     with naming(key):
         return make_loader(
-            getattr(settings, key),
-            dataset,
-            shuffle_default=shuffle,
-            seed=settings.seed,
-            sampler=sampler,
-            key_path=key,
+            getattr(settings, key), dataset, shuffle_default=shuffle, seed=settings.seed, sampler=sampler, key_path=key
         )
 
 
