@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +46,14 @@ class Ranks:
         if not dist.is_initialized() and process.world_size() > 1:
             # Imported after the group exists, its default arguments would keep the group beyond the interpreter's end.
             importlib.import_module("torch.distributed.nn.functional")
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
+            # After a restart by torchrun the store still has the earlier processes' addresses. Each machine counts its
+            # own restarts, so the count is a common name on one machine only.
+            alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
+            store = dist.PrefixStore(f"endoscope_{restart}", store)  # type: ignore[attr-defined]
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
             atexit.register(_end_group)
         if not dist.is_initialized() or process.world_size() == 1:
             return cls()
