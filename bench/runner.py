@@ -1,4 +1,4 @@
-"""What the trainer costs over a loop written by hand that computes the same, and what a debugger adds in validation.
+"""The cost of the trainer compared with an equivalent hand-written loop, and of a debugger in validation.
 
 A block is a pass over a few batches: the same loader, model, optimizer and metric for every candidate. Before anything
 is measured, both loops start from the same weights and must end with the same, bit for bit.

@@ -190,7 +190,7 @@ def test_a_key_path_is_not_handed_to_the_constructor() -> None:
 
 def test_an_argument_that_the_code_gives_and_the_class_does_not_take_is_the_fault_of_the_class() -> None:
     assert message(node(Strict, layer_name="x"), model=1) == (
-        "class: Strict does not take 'model', which it is given here\naccepted: layer_name, downsample_factor"
+        "class: Strict does not take 'model', which the caller passes\naccepted: layer_name, downsample_factor"
     )
 
 
@@ -249,7 +249,7 @@ def test_names_that_will_be_given_are_neither_missing_nor_allowed_in_the_config(
         "debugger.args.layer_name: given by the config and the code that builds Strict; remove it from the config"
     )
     assert refusal(node(Strict, layer_name="x"), given=["model"], key_path="debugger").startswith(
-        "debugger.class: Strict does not take 'model', which it is given here"
+        "debugger.class: Strict does not take 'model', which the caller passes"
     )
 
 

@@ -1,4 +1,4 @@
-"""Train a small CNN to read scikit-learn's digits, and look inside it at every second epoch."""
+"""Train a small CNN to classify scikit-learn's digits, with captures of every second epoch."""
 
 import torch
 from torch import nn

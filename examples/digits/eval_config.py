@@ -1,4 +1,4 @@
-"""Evaluate the last checkpoint of ``config.py`` on digits that it has never seen."""
+"""Evaluate the last checkpoint of ``config.py`` on digits outside the training data."""
 
 import torch
 

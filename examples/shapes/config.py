@@ -1,4 +1,4 @@
-"""Train a small U-Net to find circles, squares and triangles in noise."""
+"""Train a small U-Net to segment circles, squares and triangles in noise."""
 
 import torch
 from looking import DEBUGGER

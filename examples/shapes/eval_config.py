@@ -1,4 +1,4 @@
-"""Evaluate the last checkpoint of ``config.py`` on pictures that it has never seen."""
+"""Evaluate the last checkpoint of ``config.py`` on pictures outside the training data."""
 
 import torch
 from looking import DEBUGGER

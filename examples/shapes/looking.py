@@ -1,4 +1,4 @@
-"""What is looked at while the U-Net is validated and evaluated."""
+"""The debuggers for validation and evaluation of the U-Net."""
 
 from endoscope.debuggers import FeatureMapDebugger, GradCAMDebugger, LayerOutputDebugger, SequentialDebugger
 

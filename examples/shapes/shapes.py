@@ -1,4 +1,4 @@
-"""Noisy pictures of circles, squares and triangles, which pixel belongs to which, and a small U-Net to tell."""
+"""Noisy pictures of circles, squares and triangles with the class of each pixel, and a small U-Net to segment them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ NOISE = 0.25
 
 
 class Shapes(Dataset[dict[str, Any]]):
-    """``count`` pictures from number ``first`` on; a number always gives the same picture."""
+    """``count`` pictures from index ``first``; an index always gives the same picture."""
 
     class_names = ("background", "circle", "square", "triangle")
 
@@ -32,7 +32,7 @@ class Shapes(Dataset[dict[str, Any]]):
 
 
 def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """A picture of one to three shapes, float32 (64, 64), and the class of each pixel. A later shape hides earlier."""
+    """A picture of one to three shapes, float32 (64, 64), with the class of each pixel. Later shapes are on top."""
     random = np.random.default_rng(number)
     image = np.zeros((SIZE, SIZE))
     mask = np.zeros((SIZE, SIZE), dtype=np.int64)
@@ -56,7 +56,7 @@ def square(y: float, x: float, radius: float) -> np.ndarray:
 
 
 def triangle(y: float, x: float, radius: float) -> np.ndarray:
-    """Its point is up."""
+    """It points upwards."""
     return (Y - y <= 0.8 * radius) & (2 * abs(X - x) <= Y - y + radius)
 
 
@@ -72,7 +72,7 @@ class Block(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Three sizes down, and up again with what was seen at the same size on the way down."""
+    """Three resolutions down and up again, with skip connections."""
 
     def __init__(self, width: int = 8, classes: int = 4) -> None:
         super().__init__()

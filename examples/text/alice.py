@@ -1,4 +1,4 @@
-"""Passages of a book, and for each of their characters the one that comes next."""
+"""Passages of a book, with the next character for each of their characters."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ from torch.utils.data import Dataset
 BOOK = Path(__file__).with_name("alice.txt").read_text()
 CHARACTERS = sorted(set(BOOK))
 LENGTH = 64
-"""Characters of a passage."""
+"""Length of a passage in characters."""
 
 
 class Passages(Dataset[dict[str, Any]]):
-    """Passages of some chapters, one every ``stride`` characters; ``idx`` is the place in the book."""
+    """Passages of some chapters, one every ``stride`` characters; ``idx`` is the position in the book."""
 
     class_names = tuple(map(repr, CHARACTERS))
 

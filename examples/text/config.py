@@ -1,4 +1,4 @@
-"""Train a tiny transformer on four chapters of Alice's Adventures in Wonderland; it is validated on the fifth."""
+"""Train a tiny transformer on four chapters of Alice's Adventures in Wonderland, with validation on the fifth."""
 
 import torch
 from alice import Passages

@@ -1,4 +1,4 @@
-"""What is looked at while the transformer is validated and evaluated."""
+"""The debuggers for validation and evaluation of the transformer."""
 
 from endoscope.debuggers import ActivationStatsDebugger, AttentionDebugger, SequentialDebugger
 

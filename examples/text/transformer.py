@@ -1,4 +1,4 @@
-"""A tiny transformer that reads characters, and how well it knew each passage."""
+"""A tiny transformer for characters, and a metric of its predictions per passage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, len(CHARACTERS))
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Logits of the next character at each place: (B, L) to (B, L, characters)."""
+        """Logits of the next character at each position: (B, L) to (B, L, characters)."""
         x = self.characters(codes) + self.places.weight[: codes.shape[1]]
         logits: Tensor = self.head(self.norm(self.blocks(x)))
         return logits
@@ -54,7 +54,7 @@ def next_character_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class NextCharacterMetric(BaseMetric):
-    """For each passage the mean loss in nats a character, and the share of characters that were guessed.
+    """For each passage the mean loss in nats per character, and the fraction of characters predicted correctly.
 
     ``perplexity`` is over all passages: among how many equally likely characters the model still wavers.
     """

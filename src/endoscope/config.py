@@ -1,7 +1,7 @@
-"""The ``{'class': ..., 'args': {...}}`` nodes of a config: checked without building, and built.
+"""The ``{'class': ..., 'args': {...}}`` nodes of a config: checking and building them.
 
-Checking imports what the config names, building also calls it: for configs that the user wrote, never for a run that
-was opened.
+Checking imports what the config names; building also calls it. Both are for a config that the user wrote, never for the
+config of a run that is opened.
 """
 
 from __future__ import annotations
@@ -24,35 +24,33 @@ def build_from_config(config: Any, *, key_path: str = "", **kwargs: Any) -> Any:
     (1+2j)
     >>> build_from_config({"class": "datetime.date", "args": {"year": 2024, "month": 2, "day": 29}})
     datetime.date(2024, 2, 29)
-    >>> build_from_config("no node")
-    'no node'
+    >>> build_from_config("not a node")
+    'not a node'
 
-    Nodes among the ``args``, also inside plain lists, tuples and dicts, are built first. What stands under a key that
-    ends in ``_config`` is handed over unbuilt, because its owner builds it. The config itself is never changed: the
-    constructor is given copies of its lists and dicts. ``key_path`` is where the node stands in the whole config, so
-    that an error can name it: ``optimizer.args.lr``.
+    Nodes among the ``args``, also inside plain lists, tuples and dicts, are built first. A value under a key that ends
+    in ``_config`` is passed on unbuilt, because its owner builds it. The config is never changed: the constructor gets
+    copies of its lists and dicts. ``key_path`` is the place of the node in the config, for error messages.
     """
     return _build(config, kwargs, key_path) if is_node(config, key_path) else config
 
 
 def check_node(config: Any, *, given: Iterable[str] = (), key_path: str = "") -> None:
-    """Find what `build_from_config` would refuse, without calling anything: classes, and the names of arguments.
+    """Check classes and argument names like `build_from_config`, without calling anything.
 
     >>> check_node({"class": complex, "args": {"reel": 1}}, key_path="model")
     Traceback (most recent call last):
     endoscope.errors.ConfigError: model.args.reel: complex takes no such argument; closest: 'real'
     accepted: real, imag
 
-    ``given`` are the names that will be passed to `build_from_config` beside the node. What stands under a key that
-    ends in ``_config`` is looked at as well; only arguments that are missing there are no mistake, because its owner
-    may add them. What is no node passes.
+    ``given`` are the argument names that the caller will add. Values under a key that ends in ``_config`` are checked,
+    too, but arguments may be missing there, because the owner may add them. A value that is not a node passes.
     """
     if is_node(config, key_path):
         _check(config, dict.fromkeys(given), key_path)
 
 
 def is_node(value: Any, key_path: str = "") -> bool:
-    """Whether `build_from_config` would build ``value``; a node with a misspelt key is an error.
+    """Whether `build_from_config` would build ``value``. Raises for a node with a misspelt key.
 
     >>> is_node({"class": complex, "args": {}}), is_node({"class": "cat", "score": 0.9})
     (True, False)
@@ -60,7 +58,7 @@ def is_node(value: Any, key_path: str = "") -> bool:
     if not isinstance(value, dict) or "class" not in value:
         return False
     unknown = [key for key in value if key not in _NODE_KEYS]
-    # With a class under 'class' the dict can only be meant as a node; {'class': 'cat', 'score': 0.9} is data.
+    # {'class': 'cat', 'score': 0.9} is data; with a class under 'class' the dict is meant as a node.
     if unknown and callable(value["class"]):
         near = closest(str(unknown[0]), _NODE_KEYS)
         raise ConfigError(f"{_at(key_path, unknown[0])}: a node has the keys 'class' and 'args' only{near}")
@@ -70,8 +68,7 @@ def is_node(value: Any, key_path: str = "") -> bool:
 def _build(node: dict[str, Any], kwargs: Mapping[str, Any], path: str) -> Any:
     factory, args = _read(node, kwargs, path)
     _check_arguments(factory, args, path, given=kwargs)
-    path = _at(path, "args")
-    return factory(**_items(args, path, build=True))
+    return factory(**_built_items(args, _at(path, "args")))
 
 
 def _check(node: dict[str, Any], kwargs: Mapping[str, Any], path: str, *, owner_adds: bool = False) -> None:
@@ -87,24 +84,27 @@ def _check(node: dict[str, Any], kwargs: Mapping[str, Any], path: str, *, owner_
 
 
 def _check_inside(value: Any, path: str, *, owner_adds: bool) -> None:
-    """Check the nodes in the plain containers that building would walk, and in those that an owner will build."""
-    if type(value) is dict:
-        inside = [(_at(path, key), item, str(key).endswith(_UNBUILT_SUFFIX)) for key, item in value.items()]
-    elif type(value) is list or type(value) is tuple:
-        inside = [(f"{path}[{i}]", item, False) for i, item in enumerate(value)]
-    else:
-        return
-    for where, item, unbuilt in inside:
+    """Check the nodes in plain containers, and under ``*_config`` keys those that an owner will build."""
+    for where, item, unbuilt in _inside(value, path):
         adds = owner_adds or unbuilt
-        # Under a *_config key a dict with a text under 'class' alone may as well be data.
+        # Under a *_config key, a dict with only a string under 'class' may be data.
         if is_node(item, where) and (not adds or callable(item["class"]) or "args" in item):
             _check(item, {}, where, owner_adds=adds)
         else:
             _check_inside(item, where, owner_adds=adds)
 
 
+def _inside(value: Any, path: str) -> list[tuple[str, Any, bool]]:
+    """The items of a plain container: where each stands, the item, and whether it is left unbuilt."""
+    if type(value) is dict:
+        return [(_at(path, key), item, str(key).endswith(_UNBUILT_SUFFIX)) for key, item in value.items()]
+    if type(value) is list or type(value) is tuple:
+        return [(f"{path}[{i}]", item, False) for i, item in enumerate(value)]
+    return []
+
+
 def _read(node: dict[str, Any], kwargs: Mapping[str, Any], path: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What to call, and all the arguments for it."""
+    """The callable of a node, and all arguments for it."""
     factory = _resolve(node["class"], _at(path, "class"))
     path = _at(path, "args")
     args = node.get("args", {})
@@ -116,29 +116,38 @@ def _read(node: dict[str, Any], kwargs: Mapping[str, Any], path: str) -> tuple[C
     return factory, {**args, **kwargs}
 
 
-def _value(value: Any, path: str, *, build: bool) -> Any:
-    """``value`` with its plain containers copied, and its nodes built where ``build`` says so."""
-    if build and is_node(value, path):
-        return _build(value, {}, path)
+def copy_containers(value: Any) -> Any:
+    """A copy of plain dicts, lists and tuples that shares everything else."""
     if type(value) is dict:
-        return _items(value, path, build=build)
+        return {key: copy_containers(item) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:
-        return type(value)(_value(item, f"{path}[{i}]", build=build) for i, item in enumerate(value))
+        return type(value)(copy_containers(item) for item in value)
     return value
 
 
-def _items(values: dict[Any, Any], path: str, *, build: bool) -> dict[Any, Any]:
+def _built(value: Any, path: str) -> Any:
+    """``value`` with plain containers copied and nodes built."""
+    if is_node(value, path):
+        return _build(value, {}, path)
+    if type(value) is dict:
+        return _built_items(value, path)
+    if type(value) is list or type(value) is tuple:
+        return type(value)(_built(item, f"{path}[{i}]") for i, item in enumerate(value))
+    return value
+
+
+def _built_items(values: dict[Any, Any], path: str) -> dict[Any, Any]:
     return {
-        key: _value(value, _at(path, key), build=build and not str(key).endswith(_UNBUILT_SUFFIX))
+        key: copy_containers(value) if str(key).endswith(_UNBUILT_SUFFIX) else _built(value, _at(path, key))
         for key, value in values.items()
     }
 
 
 def _resolve(target: Any, path: str) -> Callable[..., Any]:
-    found: object = _import(target, path) if isinstance(target, str) and target.find(".") > 0 else target
-    if not callable(found):
+    factory: object = _import(target, path) if isinstance(target, str) and target.find(".") > 0 else target
+    if not callable(factory):
         raise ConfigError(f"{path}: found {_shown(target)}; expected a class or its path, like 'package.module.Name'")
-    return found
+    return factory
 
 
 def _import(target: str, path: str) -> Any:
@@ -147,7 +156,7 @@ def _import(target: str, path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists and misses one of its own imports
+            raise  # the module exists; one of its own imports is missing
         raise ConfigError(f"{path}: no module named {error.name!r}, needed for {target!r}") from None
     if not hasattr(module, name):
         raise ConfigError(f"{path}: module {module_name!r} has no {name!r}{closest(name, dir(module))}")
@@ -157,9 +166,9 @@ def _import(target: str, path: str) -> Any:
 def _check_arguments(
     factory: Callable[..., Any], args: dict[str, Any], path: str, *, given: Mapping[str, Any], partial: bool = False
 ) -> None:
-    """Refuse arguments that the signature does not accept, so that a TypeError from the body stays the body's own.
+    """Refuse arguments that the signature does not accept, so that a TypeError raised inside it stays what it is.
 
-    ``given`` are those of ``args`` that do not come from the config. With ``partial``, arguments may be missing.
+    given: those of ``args`` that do not come from the config. partial: whether arguments may be missing.
     """
     try:
         signature = inspect.signature(factory)
@@ -168,18 +177,30 @@ def _check_arguments(
     try:
         signature.bind_partial(**args) if partial else signature.bind(**args)
     except TypeError as error:
-        parameters = signature.parameters.values()
-        named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        unknown = [key for key in args if key not in named]
-        missing = [name for name, p in named.items() if p.default is p.empty and name not in args]
-        at = _at(path, "args")
-        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            problem = f"{_at(at, unknown[0])}: {_name(factory)} takes no such argument{closest(str(unknown[0]), named)}"
-            if unknown[0] in given:
-                problem = f"{_at(path, 'class')}: {_name(factory)} does not take {unknown[0]!r}, which it is given here"
-        else:
-            problem = f"{_at(at, missing[0]) if missing else at}: {_name(factory)}: {error}"
-        raise ConfigError(f"{problem}\naccepted: {', '.join(named) or 'none'}") from None
+        raise ConfigError(_wrong_argument(factory, signature, args, path, given, error)) from None
+
+
+def _wrong_argument(
+    factory: Callable[..., Any],
+    signature: inspect.Signature,
+    args: dict[str, Any],
+    path: str,
+    given: Mapping[str, Any],
+    error: TypeError,
+) -> str:
+    parameters = signature.parameters.values()
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = next((key for key in args if key not in named and not any_name), None)
+    at = _at(path, "args")
+    if unknown is None:
+        missing = next((name for name, p in named.items() if p.default is p.empty and name not in args), None)
+        problem = f"{_at(at, missing) if missing else at}: {_name(factory)}: {error}"
+    elif unknown in given:
+        problem = f"{_at(path, 'class')}: {_name(factory)} does not take {unknown!r}, which the caller passes"
+    else:
+        problem = f"{_at(at, unknown)}: {_name(factory)} takes no such argument{closest(str(unknown), named)}"
+    return f"{problem}\naccepted: {', '.join(named) or 'none'}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""When something happens in a run: which epochs keep a checkpoint, and are looked into."""
+"""Which epochs of a run are checkpoint epochs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from endoscope.errors import ConfigError
 
 CheckpointMethod = int | Literal["all", "latest"]
-"""Every n-th epoch and the last, every epoch, or the last only."""
+"""Every n-th epoch and the last, all epochs, or only the last."""
 
 
 def checkpoint_epochs(method: CheckpointMethod, epochs: int) -> list[int]:
-    """The epochs whose checkpoints stay, in order.
+    """The checkpoint epochs, in order: their checkpoints are kept and the debugger runs in their validation.
 
     >>> checkpoint_epochs(5, 12)
     [4, 9, 11]
@@ -24,5 +24,4 @@ def checkpoint_epochs(method: CheckpointMethod, epochs: int) -> list[int]:
         return [epochs - 1]
     if isinstance(method, bool) or not isinstance(method, int) or method < 1:
         raise ConfigError(f"checkpoint_method={method!r}; expected a number of epochs above 0, 'all' or 'latest'")
-    kept = list(range(method - 1, epochs, method))
-    return kept if kept and kept[-1] == epochs - 1 else [*kept, epochs - 1]
+    return sorted({*range(method - 1, epochs, method), epochs - 1})

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.runners.training import Net, config
 
 from endoscope.runners import BaseEvaluator, BaseTrainer, SupervisedTrainer
 from endoscope.runners.state.checkpoints import load_checkpoint
-
-from .training import Net, config
 
 TEXT = (Path(__file__).parents[2] / "docs" / "runners.md").read_text()
 
@@ -31,12 +30,12 @@ def test_every_method_that_is_named_exists() -> None:
     assert all(hasattr(BaseEvaluator, name) for name in ("_eval_epoch_", "_after_eval_loop_", "_eval_step", "_forward"))
 
 
-def test_a_step_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_step(tmp_path: Path) -> None:
     shown("class Distillation")["Distillation"](config(tmp_path, criterion=torch.nn.MSELoss())).run()
     assert (tmp_path / "epoch_2" / "checkpoint.pt").exists()
 
 
-def test_a_state_of_ones_own(tmp_path: Path) -> None:
+def test_own_state(tmp_path: Path) -> None:
     trainer = shown("class Averaging")["Averaging"](config(tmp_path))
     trainer.run()
     kept = load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["extra"]["average"]

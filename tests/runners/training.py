@@ -1,4 +1,4 @@
-"""A small run with all that a run may have: dropout, BatchNorm, a scheduler, debuggers. Used in subprocesses, too."""
+"""A small run with dropout, BatchNorm, a scheduler and debuggers. Used in subprocesses, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRAIN, VAL = 44, 23
 
 
 class Blobs(Dataset[tuple[Tensor, int]]):
-    """Points round three centres, with their class; the noise is drawn anew at every access, as augmentation is."""
+    """Points around three centres, with their class; the noise is drawn at every access, like augmentation."""
 
     classes = ("red", "green", "blue")
 
@@ -92,7 +92,7 @@ def evaluation(work_dir: Path, **changed: Any) -> dict[str, Any]:
 
 
 def final(work_dir: Path, epoch: int = 2) -> dict[str, Any]:
-    """All that a run ends with, bit for bit: weights, optimizer, scheduler."""
+    """The final state of a run, bit for bit: weights, optimizer, scheduler."""
     state = load_checkpoint(work_dir / f"epoch_{epoch}" / "checkpoint.pt")
     return {key: canonical(state[key]) for key in ("model", "optimizer", "scheduler", "step", "epoch")}
 

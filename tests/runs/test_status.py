@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.runners.test_ranks import finish, start, wait_for
+from tests.runners.processes import finish, start, wait_for
 
 from endoscope.runs import Run
 from endoscope.runs.about import About

@@ -1,4 +1,4 @@
-"""Train and evaluate from a config, with debuggers looking on."""
+"""Training and evaluation from a config, with debuggers."""
 
 from endoscope.runners.config.settings import Settings
 from endoscope.runners.criterion import BaseCriterion, TorchCriterion

@@ -1,1 +1,1 @@
-"""The config of a run: its keys, its file, its text."""
+"""The config of a run: its file, its keys, its description as JSON."""

@@ -1,6 +1,6 @@
-"""The user's config file: loaded and overridden.
+"""The user's config file: loading it, and overriding its values.
 
-Loading runs the file: for a config that the user wrote, never for a run that was opened.
+Loading runs the file. It is meant for a config that the user wrote, never for a run that is opened.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from endoscope.config import is_node
+from endoscope.config import copy_containers, is_node
 from endoscope.errors import ConfigError, closest
+from endoscope.runners.config.kinds import shown
 from endoscope.runners.config.settings import key_names
 
 NAME = "config"
@@ -31,10 +32,10 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> load_config("configs/digits.py")["epochs"]
     10
 
-    As with ``python configs/digits.py``, the file's own folder is first on ``sys.path``, and stays there: class paths
-    in the config are imported later, and the workers of a DataLoader import what they unpickle. The file is a module
-    named after it (``digits``), so that forked and spawned workers find the classes it defines; when another module has
-    that name it gets one of its own, which only forked workers know.
+    As with ``python configs/digits.py``, the file's folder becomes the first entry of ``sys.path``. It stays there:
+    class paths in the config are imported later, and DataLoader workers import what they unpickle. The module is named
+    after the file (``digits``), so that spawned workers find the classes it defines. If another module has that name,
+    the module gets a unique name, which only forked workers know.
     """
     file = Path(path).expanduser().absolute()
     _check_file(file, path)
@@ -55,14 +56,14 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_file(file: Path, given: str | os.PathLike[str]) -> None:
-    shown = repr(os.fspath(given))
+    name = repr(os.fspath(given))
     if file.is_dir():
-        raise ConfigError(f"{shown} is a folder; expected a Python file that defines {NAME} = {{...}}")
+        raise ConfigError(f"{name} is a folder; expected a Python file that defines {NAME} = {{...}}")
     if not file.exists():
         near = closest(file.name, (other.name for other in file.parent.glob("*.py")) if file.parent.is_dir() else ())
-        raise ConfigError(f"no config file at {shown}{near}")
+        raise ConfigError(f"no config file at {name}{near}")
     if file.suffix != ".py":
-        raise ConfigError(f"{shown} does not end in .py; expected a Python file that defines {NAME} = {{...}}")
+        raise ConfigError(f"{name} does not end in .py; expected a Python file that defines {NAME} = {{...}}")
 
 
 def _run(file: Path, name: str) -> ModuleType:
@@ -71,7 +72,7 @@ def _run(file: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        # Compiled here: a cached one would be stale for a file that changed twice in a second.
+        # Not through the import system: its bytecode cache is stale if the file changed twice within a second.
         exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
     except Exception as error:
         raise ConfigError(f"{file}{_line(error, file)}: {type(error).__name__}: {error}") from error
@@ -79,18 +80,18 @@ def _run(file: Path, name: str) -> ModuleType:
 
 
 def _module_name(file: Path) -> str:
-    """The file's own name where importing it gives this file, also in a spawned worker; otherwise one that is free."""
-    own = file.stem
-    if own.isidentifier() and own not in sys.stdlib_module_names:
-        loaded = sys.modules.get(own)
-        found = getattr(loaded, "__file__", None) if loaded is not None else _origin(own)
-        if found is not None and Path(found).absolute() == file:
-            return own
+    """The file's own name if importing that name gives this file, also in a spawned worker; else a unique name."""
+    name = file.stem
+    if name.isidentifier() and name not in sys.stdlib_module_names:
+        loaded = sys.modules.get(name)
+        origin = getattr(loaded, "__file__", None) if loaded is not None else _origin(name)
+        if origin is not None and Path(origin).absolute() == file:
+            return name
     return unique_name(file)
 
 
 def unique_name(file: Path) -> str:
-    """A module's name that no other file gets."""
+    """A module name that no other file gets."""
     return f"{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
 
 
@@ -101,7 +102,7 @@ def _origin(name: str) -> str | None:
 
 
 def _line(error: Exception, file: Path) -> str:
-    """Where in the file it happened: the last of its lines that led there."""
+    """The last line of the file in the error's traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     if isinstance(error, SyntaxError) and error.filename == str(file):
         lines.append(error.lineno)
@@ -121,34 +122,28 @@ def _config_of(module: ModuleType, file: Path) -> dict[str, Any]:
 def apply_overrides(
     config: dict[str, Any], overrides: Iterable[str], *, keys: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """A new config with some values replaced; the given one stays as it is.
+    """A copy of the config with some values replaced.
 
     >>> apply_overrides({"epochs": 10}, ["epochs=3", "seed=1", "work_dir=runs/x"])
     {'epochs': 3, 'seed': 1, 'work_dir': 'runs/x'}
     >>> apply_overrides({"optimizer": {"class": Adam}}, ["optimizer.args.lr=1e-3"])["optimizer"]["args"]
     {'lr': 0.001}
 
-    A value is a Python literal, or else text, which begins with no bracket. A path goes through dicts by key and
-    through lists by position:
-    ``debugger.args.debuggers_config.0.name``. It may end in a new key only where one can be meant: a key that settings
-    know (``keys``), the ``args`` of a node, and a name in them.
+    A value is a Python literal, or else a string that begins with no bracket. A path goes through dicts by key and
+    through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a known
+    key of the settings (``keys``), the ``args`` of a node, and a name in them.
     """
-    changed: dict[str, Any] = _copied(config)
+    changed: dict[str, Any] = copy_containers(config)
     known = [*config, *(key_names() if keys is None else keys)]
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not path:
             raise ConfigError(
-                f"{override!r} is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"
+                f"{override!r} is not an override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"
             )
-        _put(changed, _steps(path), _literal(text, path), path, known)
+        _put(changed, path, _literal(text, path), known)
     return changed
-
-
-def _steps(path: str) -> list[str]:
-    # Errors write the first item of a list as [0].
-    return re.sub(r"\[(\d+)\]", r".\1", path).split(".")
 
 
 def _literal(text: str, path: str) -> Any:
@@ -157,45 +152,46 @@ def _literal(text: str, path: str) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         if text.strip().startswith(("[", "(", "{")):
             raise ConfigError(
-                f"{path}: {text.strip()!r} begins like a list, tuple or dict of Python and is none; "
-                f"put quotes round texts, as in {path}=\"['a', 'b']\""
+                f"{path}: {text.strip()!r} starts like a Python list, tuple or dict but is not one; "
+                f"put quotes around strings, as in {path}=\"['a', 'b']\""
             ) from None
         return text
 
 
-def _put(root: dict[str, Any], steps: list[str], value: Any, path: str, known: list[str]) -> None:
+def _put(root: dict[str, Any], path: str, value: Any, known: list[str]) -> None:
+    steps = re.sub(r"\[(\d+)\]", r".\1", path).split(".")  # error messages write the first item of a list as [0]
     holder: Any = root
-    for depth, step in enumerate(steps):
-        at = ".".join(steps[:depth])
-        last = depth + 1 == len(steps)
-        if isinstance(holder, list):
-            key: Any = _position(holder, step, at, path)
-        elif isinstance(holder, dict):
-            key = _key(holder, step)
-            if key not in holder:
-                _check_new(holder, steps, depth, path, known)
-                holder[key] = {}  # the args of a node that had none; replaced when this is the last step
-        else:
-            raise ConfigError(f"{path}: {at} is {_brief(holder)}, which has nothing inside; it can only be replaced")
-        if last:
+    for depth in range(len(steps)):
+        key = _key(holder, steps, depth, path, known)
+        if depth + 1 == len(steps):
             holder[key] = value
         elif isinstance(holder[key], tuple):
             holder[key] = list(holder[key])
         holder = holder[key]
 
 
-def _key(holder: dict[Any, Any], step: str) -> Any:
-    return int(step) if step not in holder and step.isdecimal() and int(step) in holder else step
-
-
-def _position(holder: list[Any], step: str, at: str, path: str) -> int:
-    if not step.isdecimal() or int(step) >= len(holder):
-        raise ConfigError(f"{path}: {at} is a list of {len(holder)}; expected a position below that, found {step!r}")
-    return int(step)
+def _key(holder: Any, steps: list[str], depth: int, path: str, known: list[str]) -> Any:
+    """The key or position in ``holder`` that a step of the path names; a new key is added."""
+    step, at = steps[depth], ".".join(steps[:depth])
+    if isinstance(holder, list):
+        if not step.isdecimal() or int(step) >= len(holder):
+            raise ConfigError(
+                f"{path}: {at} is a list of {len(holder)}; expected a position below that, found {step!r}"
+            )
+        return int(step)
+    if not isinstance(holder, dict):
+        raise ConfigError(f"{path}: {at} is {shown(holder)}, which has nothing inside; it can only be replaced")
+    if step in holder:
+        return step
+    if step.isdecimal() and int(step) in holder:
+        return int(step)
+    _check_new(holder, steps, depth, path, known)
+    holder[step] = {}  # a new 'args'; replaced if this is the last step
+    return step
 
 
 def _check_new(holder: dict[Any, Any], steps: list[str], depth: int, path: str, known: list[str]) -> None:
-    """Refuse a key that is new where nothing new can be meant."""
+    """Refuse a new key where none is accepted."""
     step, last = steps[depth], depth + 1 == len(steps)
     if depth == 0:
         if step not in known:
@@ -208,16 +204,3 @@ def _check_new(holder: dict[Any, Any], steps: list[str], depth: int, path: str, 
     if not args_of_a_node and not name_in_args:
         at = ".".join(steps[:depth])
         raise ConfigError(f"{path}: {at} has no {step!r}{closest(step, map(str, holder), most=1)}")
-
-
-def _copied(value: Any) -> Any:
-    """Plain containers copied, everything in them shared. A tuple stays one unless an override goes through it."""
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) is list or type(value) is tuple:
-        return type(value)(_copied(item) for item in value)
-    return value
-
-
-def _brief(value: Any) -> str:
-    return repr(value) if value is None or isinstance(value, (int, float, str)) else f"a {type(value).__name__}"

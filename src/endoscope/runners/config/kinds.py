@@ -1,4 +1,4 @@
-"""What a value of the config may be: a text for people, and the reading of a value that fits it. Builds nothing."""
+"""Which values a config key accepts: a description for people, and a function that checks a value. Builds nothing."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NODE = "a node {'class': ..., 'args': {...}}"
 
 
 class Refused(ValueError):
-    """The value does not fit; the text, if any, is a hint to the right one."""
+    """The value does not fit. The message, if any, is a hint at the right value."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What fits, in words, and the function that reads a value or raises `Refused`.
+    """The accepted values in words, and a function that returns the checked value or raises `Refused`.
 
     >>> whole(at_least=1).read(3)
     3
     >>> whole(at_least=1).expected
     'a whole number, 1 or more'
 
-    given: the names that the runner adds to a node's arguments.
+    given: the arguments that the runner adds to a node.
     """
 
     expected: str
@@ -40,90 +40,77 @@ class Kind:
     given: tuple[str, ...] = ()
 
 
+def _kind(
+    expected: str, fits: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value, *given: str
+) -> Kind:
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise Refused
+        return convert(value)
+
+    return Kind(expected, read, given)
+
+
 def anything() -> Kind:
-    return Kind("any value", lambda value: value)
-
-
-def annotated(annotation: Any) -> Kind:
-    """What a plain annotation says: bool, int, float, str, Path, a Literal, and unions of these and None.
-
-    >>> annotated(int | None).expected
-    'a whole number, or None'
-    >>> annotated(dict[str, int]).expected
-    'any value'
-    """
-    plain = {bool: flag, int: integer, float: number, str: text, Path: path}
-    if annotation in plain:
-        return plain[annotation]()
-    if get_origin(annotation) is Literal:
-        return literal(*get_args(annotation))
-    if get_origin(annotation) in (Union, UnionType):
-        members = [annotated(member) for member in get_args(annotation) if member is not NoneType]
-        if not any(member.expected == anything().expected for member in members):
-            kind = either(*members)
-            return optional(kind) if NoneType in get_args(annotation) else kind
-    return anything()
+    return _kind("any value", lambda value: True)
 
 
 def integer() -> Kind:
-    return Kind("a whole number", _of_type(int))
+    return _kind("a whole number", lambda value: type(value) is int)
 
 
 def number() -> Kind:
-    def read(value: Any) -> float:
-        if type(value) not in (int, float):
-            raise Refused
-        return float(value)
-
-    return Kind("a number", read)
+    return _kind("a number", lambda value: type(value) in (int, float), float)
 
 
 def text() -> Kind:
-    return Kind("a text", _of_type(str))
+    return _kind("a string", lambda value: type(value) is str)
 
 
-def _of_type(wanted: type) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if type(value) is not wanted:
-            raise Refused
-        return value
+def flag() -> Kind:
+    return _kind("True or False", lambda value: type(value) is bool)
 
-    return read
+
+def whole(*, at_least: int, at_most: int | None = None) -> Kind:
+    def fits(value: Any) -> bool:
+        return type(value) is int and value >= at_least and (at_most is None or value <= at_most)
+
+    limits = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
+    return _kind(f"a whole number, {limits}", fits)
+
+
+def positive() -> Kind:
+    def fits(value: Any) -> bool:
+        return type(value) in (int, float) and math.isfinite(value) and value > 0
+
+    return _kind("a number above 0", fits, float)
+
+
+def texts() -> Kind:
+    def fits(value: Any) -> bool:
+        return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+
+    return _kind("a list of strings", fits, tuple)
 
 
 def literal(*values: Any) -> Kind:
     if all(isinstance(value, str) for value in values):
         return choice(*values)
 
-    def read(value: Any) -> Any:
-        if not any(type(value) is type(one) and value == one for one in values):
-            raise Refused
-        return value
+    def fits(value: Any) -> bool:
+        return any(type(value) is type(one) and value == one for one in values)
 
-    return Kind(f"one of {', '.join(map(repr, values))}", read)
+    return _kind(f"one of {', '.join(map(repr, values))}", fits)
 
 
-def whole(*, at_least: int, at_most: int | None = None) -> Kind:
-    def read(value: Any) -> int:
-        if type(value) is not int or value < at_least or (at_most is not None and value > at_most):
-            raise Refused
-        return value
+def choice(*names: str) -> Kind:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise Refused(closest(value, names, most=1) if isinstance(value, str) else "")
+        return str(value)
 
-    limits = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
-    return Kind(f"a whole number, {limits}", read)
-
-
-def positive() -> Kind:
-    def read(value: Any) -> float:
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-            raise Refused
-        return float(value)
-
-    return Kind("a number above 0", read)
-
-
-def flag() -> Kind:
-    return Kind("True or False", _of_type(bool))
+    *others, last = map(repr, names)
+    return Kind(f"{', '.join(others)} or {last}" if others else last, read)
 
 
 def a_class() -> Kind:
@@ -140,35 +127,16 @@ def a_class() -> Kind:
     return Kind("a class or its path", read)
 
 
-def choice(*names: str) -> Kind:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise Refused(closest(value, names, most=1) if isinstance(value, str) else "")
-        return str(value)
-
-    shown = [repr(name) for name in names]
-    return Kind(" or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown), read)
-
-
 def path() -> Kind:
     def read(value: Any) -> Path:
         if not isinstance(value, (str, os.PathLike)) or not os.fspath(value) or "\0" in str(value):
             raise Refused
         try:
             return Path(value).expanduser()
-        except RuntimeError as e:  # nobody's home
+        except RuntimeError as e:  # ~name of an unknown user
             raise Refused(f"; {e}") from None
 
     return Kind("a path", read)
-
-
-def texts() -> Kind:
-    def read(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-            raise Refused
-        return tuple(value)
-
-    return Kind("a list of texts", read)
 
 
 def device() -> Kind:
@@ -184,21 +152,15 @@ def device() -> Kind:
 
 
 def node(*given: str) -> Kind:
-    """A node, and nothing that is already built: the runner has arguments to add."""
-
-    def read(value: Any) -> Any:
-        if not is_node(value):
-            raise Refused
-        return value
-
-    return Kind(NODE, read, given)
+    """A node, but no built object: the runner adds arguments."""
+    return _kind(NODE, is_node, lambda value: value, *given)
 
 
 def node_or(what: str, fits: Callable[[Any], bool]) -> Kind:
-    """A node, or an object that is already built."""
+    """A node, or a built object."""
 
     def read(value: Any) -> Any:
-        # A class alone is a node that was not written out.
+        # A class without 'args' was probably meant as a node.
         if not is_node(value) and (isinstance(value, (dict, str, type)) or not fits(value)):
             raise Refused
         return value
@@ -224,14 +186,36 @@ def either(*kinds: Kind) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    def read(value: Any) -> Any:
-        return None if value is None else kind.read(value)
+    return Kind(f"{kind.expected}, or None", lambda value: None if value is None else kind.read(value), kind.given)
 
-    return Kind(f"{kind.expected}, or None", read, kind.given)
+
+_PLAIN: dict[Any, Callable[[], Kind]] = {
+    bool: flag, int: integer, float: number, str: text, Path: path,
+}  # fmt: skip
+
+
+def annotated(annotation: Any) -> Kind:
+    """The kind of a type annotation: bool, int, float, str, Path, a Literal, and unions of these and None.
+
+    >>> annotated(int | None).expected
+    'a whole number, or None'
+    >>> annotated(dict[str, int]).expected
+    'any value'
+    """
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]()
+    if get_origin(annotation) is Literal:
+        return literal(*get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        members = [annotated(member) for member in get_args(annotation) if member is not NoneType]
+        if not any(member.expected == anything().expected for member in members):
+            kind = either(*members)
+            return optional(kind) if NoneType in get_args(annotation) else kind
+    return anything()
 
 
 def shown(value: Any) -> str:
-    """A value in an error: short ones as they are, others by their type."""
+    """A value in an error: short values as they are, others by their type."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Settings: every key of a config, its default and its meaning. The only place that knows them.
+"""Settings: every key of a config with its default and its meaning. The only place that lists them.
 
-``docs/config.md`` is generated from here. Nothing is built: nodes stay nodes, checked as far as that is possible.
+``docs/config.md`` is generated from this module. Nothing is built: nodes are checked and stay nodes.
 """
 # ruff: noqa: RUF009 - `key` makes a field, as dataclasses.field does
 
@@ -31,7 +31,7 @@ _EVAL: tuple[Job, ...] = ("eval",)
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of one key: the values that fit, the meaning, the jobs that need it and that use it."""
+    """One key: its accepted values and meaning, the jobs that require it and the jobs that use it."""
 
     kind: Kind
     meaning: str
@@ -54,41 +54,41 @@ def key(
     jobs: tuple[Job, ...] = _BOTH,
     default_text: str | None = None,
 ) -> Any:
-    """A field of `Settings`: what fits, what it means, its default or the jobs that cannot do without it."""
+    """A field of `Settings`: its accepted values, its meaning, and its default or the jobs that require it."""
     return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, required, jobs, default_text)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A config that was checked, with its defaults filled in; made by `from_config`.
+    """A checked config with its defaults filled in; made by `from_config`.
 
     >>> settings = Settings.from_config(config, job="train")
     >>> settings.epochs, settings.seed
     (10, 0)
 
-    A runner with keys of its own has a class with more fields, and its config may hold them:
+    A runner with additional keys has a subclass with more fields:
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class MarginSettings(Settings):
     ...     margin: float = key(kinds.positive(), "the margin of the loss", default=0.2)
-    ...     warmup: int | None = None           # checked as far as the annotation is a plain one
+    ...     warmup: int | None = None           # checked against a plain annotation
     """
 
-    work_dir: Path = key(kinds.path(), "the folder of the run; made when it does not exist", required=_BOTH)
+    work_dir: Path = key(kinds.path(), "the folder of the run; created if it does not exist", required=_BOTH)
     epochs: int = key(
-        kinds.whole(at_least=1), "how many times to go through `train_dataset`", default=0, required=_TRAIN, jobs=_TRAIN
+        kinds.whole(at_least=1), "number of passes over `train_dataset`", default=0, required=_TRAIN, jobs=_TRAIN
     )
     seed: int = key(
         kinds.whole(at_least=0, at_most=2**32 - 1),
-        "of every random number: initial weights, order of the data, augmentation",
+        "seed of all random numbers: initial weights, order of the data, augmentation",
         default=0,
     )
-    train_dataset: Any = key(kinds.dataset(), "what is learned from", required=_TRAIN, jobs=_TRAIN)
-    val_dataset: Any = key(kinds.dataset(), "what each epoch is validated on", required=_TRAIN, jobs=_TRAIN)
-    eval_dataset: Any = key(kinds.dataset(), "what is evaluated", required=_EVAL, jobs=_EVAL)
+    train_dataset: Any = key(kinds.dataset(), "the dataset to train on", required=_TRAIN, jobs=_TRAIN)
+    val_dataset: Any = key(kinds.dataset(), "the dataset for validation after each epoch", required=_TRAIN, jobs=_TRAIN)
+    eval_dataset: Any = key(kinds.dataset(), "the dataset to evaluate on", required=_EVAL, jobs=_EVAL)
     train_dataloader: Any = key(
         kinds.optional(kinds.node("dataset")),
-        "how `train_dataset` becomes batches; the runner adds `dataset`",
+        "the loader that makes batches of `train_dataset`; the runner adds `dataset`",
         jobs=_TRAIN,
         default_text="a `DataLoader` with `batch_size=32, shuffle=True`",
     )
@@ -110,106 +110,103 @@ class Settings:
         required=_BOTH,
     )
     criterion: Any = key(
-        kinds.node_or("a callable", callable),
-        "the loss: called with the outputs and the labels",
-        required=_TRAIN,
-        jobs=_TRAIN,
+        kinds.node_or("a callable", callable), "the loss; called with outputs and labels", required=_TRAIN, jobs=_TRAIN
     )
     metric: Any = key(
         kinds.node_or("a BaseMetric", lambda value: isinstance(value, BaseMetric)),
-        "the scores of every datapoint",
+        "computes the scores of every datapoint",
         required=_BOTH,
     )
     optimizer: Any = key(kinds.node("params"), "the optimizer; the runner adds `params`", required=_TRAIN, jobs=_TRAIN)
     scheduler: Any = key(
-        kinds.optional(kinds.node("optimizer")),
-        "changes the learning rate; the runner adds `optimizer`",
-        jobs=_TRAIN,
+        kinds.optional(kinds.node("optimizer")), "changes the learning rate; the runner adds `optimizer`", jobs=_TRAIN
     )
     scheduler_step: Literal["epoch", "step"] = key(
-        kinds.choice("epoch", "step"), "what the scheduler steps after", default="epoch", jobs=_TRAIN
+        kinds.choice("epoch", "step"),
+        "whether the scheduler steps after each epoch or each step",
+        default="epoch",
+        jobs=_TRAIN,
     )
     scheduler_score: str | None = key(
         kinds.optional(kinds.text()),
-        "the validation score that `ReduceLROnPlateau` looks at; its `mode` has to be that of the score",
+        "the validation score for `ReduceLROnPlateau`; its `mode` must match the score",
         jobs=_TRAIN,
-        default_text="the score `loss` where the metric has one, otherwise the training loss",
+        default_text="the score `loss` if the metric has one, otherwise the training loss",
     )
     checkpoint_method: int | Literal["all", "latest"] = key(
         kinds.either(kinds.whole(at_least=1), kinds.choice("all", "latest")),
-        "which checkpoints stay, and which epochs the debugger looks into: every n epochs and the last; all; "
-        "only the newest",
+        "the checkpoint epochs, whose checkpoints are kept and in whose validation the debugger runs: every n-th and "
+        "the last; all; only the last",
         default="latest",
         jobs=_TRAIN,
     )
     checkpoint: Path | None = key(
         kinds.optional(kinds.path()),
-        "the weights that are evaluated: a `checkpoint.pt`, or a folder that has one (an epoch, or a run, whose last "
-        "counts); without it the model as it was built",
+        "the weights to evaluate: a `checkpoint.pt`, an epoch folder, or the folder of a run (its last checkpoint); "
+        "without it the model is evaluated as built",
         jobs=_EVAL,
     )
     debugger: Any = key(
         kinds.optional(kinds.node("model")),
-        "what looks inside the model while it is validated or evaluated; the runner adds `model`",
+        "the `SequentialDebugger` that runs during validation or evaluation; the runner adds `model`",
     )
-    device: str = key(kinds.device(), "where the model runs; `'auto'` takes CUDA when there is one", default="auto")
+    device: str = key(
+        kinds.device(), "where the model runs; `'auto'` is CUDA if available, else the CPU", default="auto"
+    )
     precision: Literal["float32", "bfloat16", "float16"] = key(
         kinds.choice("float32", "bfloat16", "float16"),
-        "of the forward pass, by autocast; `'float16'` also scales the loss",
+        "precision of the forward pass, by autocast; `'float16'` also scales the loss",
         default="float32",
     )
     torch_threads: int | None = key(
         kinds.optional(kinds.whole(at_least=1)),
-        "how many threads torch computes with on the CPU while the run runs; `None` leaves that alone",
+        "number of CPU threads that torch uses during the run; `None` leaves it unchanged",
     )
-    accumulate: int = key(
-        kinds.whole(at_least=1), "how many batches make one step of the optimizer", default=1, jobs=_TRAIN
-    )
+    accumulate: int = key(kinds.whole(at_least=1), "number of batches per optimizer step", default=1, jobs=_TRAIN)
     unused_parameters: bool = key(
         kinds.flag(),
-        "whether a step may leave parameters of the model without a gradient; only ranks need to know "
-        "(`find_unused_parameters` of `DistributedDataParallel`, which then looks for them in every step)",
+        "with several ranks: whether some parameters may get no gradient in a step "
+        "(`find_unused_parameters` of `DistributedDataParallel`, which then searches for them in every step)",
         default=False,
         jobs=_TRAIN,
     )
     clip_norm: float | None = key(
-        kinds.optional(kinds.positive()), "gradients are scaled down to this norm, all together", jobs=_TRAIN
+        kinds.optional(kinds.positive()), "gradients are scaled down to at most this norm, all together", jobs=_TRAIN
     )
     compile: bool = key(
         kinds.flag(),
-        "whether `torch.compile` compiles the model; of a plain `nn.Sequential` torch compiles only the layers that "
-        "are not its own, and you are told",
+        "whether to compile the model with `torch.compile`; in a plain `nn.Sequential` torch compiles only layers with "
+        "a forward of your own, and a warning says so",
         default=False,
     )
     save_datapoints: int | Literal["all"] | None = key(
         kinds.optional(kinds.either(kinds.whole(at_least=1), kinds.choice("all"))),
-        "how many of the validated or evaluated datapoints are kept in the run for the viewer, with their inputs, "
-        "labels, meta_info and, at checkpoint epochs, outputs: the first n, all, or none",
+        "how many validated or evaluated datapoints to store in the run for the viewer, with inputs, labels, meta_info "
+        "and, at checkpoint epochs, outputs: the first n, all, or none",
         default=2000,
     )
     class_names: tuple[str, ...] | None = key(
         kinds.optional(kinds.texts()),
-        "names of the classes, for display; otherwise the dataset's own `class_names` or `classes`",
+        "names of the classes, for display; the default is the dataset's `class_names` or `classes`",
     )
 
     overwrite: bool = key(
         kinds.flag(),
-        "whether what an earlier evaluation, or a capture by hand, left in `work_dir` may be replaced",
+        "whether to replace results of an earlier evaluation, or captures of your own, in `work_dir`",
         default=False,
         jobs=_EVAL,
     )
     runner: Any = key(
         kinds.optional(kinds.a_class()),
-        "what runs it: your own subclass of `BaseTrainer` or `BaseEvaluator`",
+        "your subclass of `BaseTrainer` or `BaseEvaluator`",
         default_text="`SupervisedTrainer` or `SupervisedEvaluator`",
     )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, job: Job) -> Self:
-        """Check a whole config for a job and fill in its defaults. The first mistake is a `ConfigError`.
+        """Check a config for a job and fill in the defaults. Raises `ConfigError` at the first mistake.
 
-        One config may serve both jobs: keys that only the other one uses must be spelt right and are not checked
-        further.
+        One config may serve both jobs. Of keys that only the other job uses, just the spelling is checked.
         """
         if not isinstance(config, Mapping):
             raise ConfigError(f"the config is {kinds.shown(config)}; expected a dict from keys to values")
@@ -230,10 +227,10 @@ class Settings:
 
 
 def _plain_key(settings: type[Settings], field: dataclasses.Field[Any]) -> Key:
-    """A field that a subclass adds without `key`: its annotation says what fits."""
+    """A field that a subclass adds without `key`: checked against its annotation."""
     try:
         annotation = typing.get_type_hints(settings).get(field.name)
-    except (NameError, TypeError):  # it names what only a type checker imports
+    except (NameError, TypeError):  # a name imported for type checkers only
         annotation = None
     required = _BOTH if _default(field) is dataclasses.MISSING else ()
     return Key(kinds.annotated(annotation), f"a setting of {settings.__name__}", required, _BOTH, None)
@@ -244,12 +241,12 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def key_names(settings: type[Settings] = Settings) -> Sequence[str]:
-    """The name of every key."""
+    """The names of all keys."""
     return [name for name, _, _ in settings._keys()]
 
 
 def documented_keys(settings: type[Settings] = Settings) -> str:
-    """Every key as a Markdown table; `docs/config.md` holds this text."""
+    """All keys as a Markdown table, which `docs/config.md` contains."""
     rows = ["| key | default | value | meaning |", "|---|---|---|---|"]
     rows += [
         f"| `{name}` | {known.describe_default(default)} | {known.kind.expected} | {known.meaning} |"
@@ -259,7 +256,7 @@ def documented_keys(settings: type[Settings] = Settings) -> str:
 
 
 def read_key(name: str, value: Any) -> Any:
-    """One value of a config, checked as `Settings.from_config` does it."""
+    """One value of a config, checked like in `Settings.from_config`."""
     known = next(known for key_name, known, _ in Settings._keys() if key_name == name)
     return _read(name, known, value)
 

@@ -1,1 +1,1 @@
-"""Any dataset to batches of datapoints."""
+"""Batches of datapoints from any dataset."""

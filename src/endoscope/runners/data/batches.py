@@ -1,10 +1,8 @@
-"""Batches: several datapoints joined into one of the same shape, and moved to the model's device."""
+"""Batches: datapoints joined into one of the same shape, and moved to the model's device."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +10,20 @@ import torch
 from torch.utils.data import default_collate
 
 from endoscope.errors import DatapointError
+from endoscope.runners.data.containers import map_items
 from endoscope.runners.data.datapoints import Datapoint, NumberedItem, index_of, parts_of
 from endoscope.values import first_tensor, is_namedtuple
 
 
 def collate(datapoints: Sequence[Datapoint]) -> Datapoint:
-    """Join datapoints: inputs and labels as torch does it, every field of meta_info with one entry a datapoint.
+    """Join datapoints: inputs and labels as torch does it, each field of meta_info with one entry per datapoint.
 
     >>> batch = collate([{"inputs": torch.zeros(2), "labels": 1, "meta_info": {"idx": 7, "path": "a.png"}}])
     >>> batch["inputs"].shape, batch["labels"], batch["meta_info"]
     (torch.Size([1, 2]), tensor([1]), {'idx': tensor([7]), 'path': ['a.png']})
 
-    Numbers and tensors of one shape in meta_info become a tensor; anything else a list, with None where a datapoint
-    lacks the field.
+    In meta_info, numbers and tensors of equal shape become a tensor. Anything else becomes a list, with None for a
+    datapoint without the field.
     """
     return {
         "inputs": _joined("inputs", datapoints),
@@ -34,7 +33,7 @@ def collate(datapoints: Sequence[Datapoint]) -> Datapoint:
 
 
 def collate_meta_info(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each field with one entry a datapoint: a tensor where possible, otherwise a list."""
+    """Each field with one entry per datapoint: a tensor if possible, otherwise a list."""
     names = dict.fromkeys(name for info in infos for name in info)
     return {name: _field([info.get(name) for info in infos]) for name in names}
 
@@ -67,22 +66,22 @@ def _joined(name: str, datapoints: Sequence[Datapoint]) -> Any:
         raise DatapointError(f"{_problem(name, values, datapoints, error)}\n{_REMEDY}") from error
 
 
-_REMEDY = "make them alike in the dataset, or give the dataloader node a 'collate_fn' that joins them"
+_REMEDY = "give them equal shapes in the dataset, or set a 'collate_fn' in the dataloader node that joins them"
 
 
 def _problem(name: str, values: list[Any], datapoints: Sequence[Datapoint], error: Exception) -> str:
-    """The two datapoints that do not go together, or else what torch said."""
+    """The first two datapoints that differ, or else torch's message."""
     first = datapoints[0]["meta_info"].get("idx")
     for value, one in zip(values[1:], datapoints[1:], strict=True):
-        if (found := _unlike(values[0], value, name)) is not None:
-            where, a, b = found
+        if (difference := _difference(values[0], value, name)) is not None:
+            where, a, b = difference
             second = one["meta_info"].get("idx")
             return f"{where}: {a} for datapoint {first} and {b} for datapoint {second} do not make a batch"
     return f"{name} of the datapoints do not make a batch: {str(error).splitlines()[0]}"
 
 
-def _unlike(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
-    """Where two values differ in type, length or shape, and how."""
+def _difference(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
+    """Where two values first differ in type, length or shape, and how."""
     if type(a) is not type(b):
         return path, _shape(a), _shape(b)
     if isinstance(a, (torch.Tensor, np.ndarray)):
@@ -90,14 +89,16 @@ def _unlike(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
     if isinstance(a, Mapping):
         if a.keys() != b.keys():
             return path, f"keys {sorted(map(str, a))}", f"keys {sorted(map(str, b))}"
-        inside = [(_unlike(a[key], b[key], f"{path}.{key}")) for key in a]
-        return next((found for found in inside if found is not None), None)
+        return _first_difference((f"{path}.{key}", a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return path, f"length {len(a)}", f"length {len(b)}"
-        inside = [_unlike(x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))]
-        return next((found for found in inside if found is not None), None)
+        return _first_difference((f"{path}[{i}]", a[i], b[i]) for i in range(len(a)))
     return None
+
+
+def _first_difference(pairs: Iterable[tuple[str, Any, Any]]) -> tuple[str, str, str] | None:
+    return next((difference for where, a, b in pairs if (difference := _difference(a, b, where))), None)
 
 
 def _shape(value: Any) -> str:
@@ -107,7 +108,7 @@ def _shape(value: Any) -> str:
 
 
 class UserCollate:
-    """A user's ``collate_fn`` on the dataset's own items; its batch, in whatever shape, becomes one of ours.
+    """Applies a user's ``collate_fn`` to the dataset's own items and turns its batch into a datapoint.
 
     >>> UserCollate(pad)([NumberedItem((text, 1), 0), NumberedItem((other, 0), 1)])["meta_info"]
     {'idx': tensor([0, 1])}
@@ -125,13 +126,13 @@ class UserCollate:
         idx = meta["idx"]
         listed = idx.tolist() if isinstance(idx, (torch.Tensor, np.ndarray)) else idx
         if not isinstance(listed, (list, tuple)):
-            raise DatapointError(f"collate_fn gave meta_info.idx as a {type(idx).__name__}; expected one for each item")
+            raise DatapointError(f"collate_fn gave meta_info.idx as a {type(idx).__name__}; expected one per item")
         numbers = torch.tensor([index_of({"idx": one}, None) for one in listed], dtype=torch.int64)
         return {"inputs": parts.inputs, "labels": parts.labels, "meta_info": {**meta, "idx": numbers}}
 
 
 def _own_index(numbered: NumberedItem) -> int:
-    """Found without a full look at the item: only the ``collate_fn`` needs to understand it."""
+    """The index of an item that only the ``collate_fn`` needs to understand."""
     item = numbered.item
     if isinstance(item, (tuple, list)) and len(item) == 3:
         item = item[2]
@@ -141,58 +142,44 @@ def _own_index(numbered: NumberedItem) -> int:
     return index_of({**item, **meta} if isinstance(meta, Mapping) else item, numbered.idx)
 
 
-def _check_size(inputs: Any, labels: Any, given: int) -> None:
-    """A batch that lost items would give the others the wrong indices. A list or tuple as long as there are items has
-    one entry an item, as for detection, whatever is in it; anything else goes by the rows of its first tensor."""
-    if any(_is_plain_sequence(value) and len(value) == given for value in (inputs, labels)):
+def _check_size(inputs: Any, labels: Any, count: int) -> None:
+    """Refuse a batch that lost items: the others would get wrong indices.
+
+    A list or tuple with as many entries as items has one entry per item, as in detection. Anything else counts by the
+    rows of its first tensor.
+    """
+    if any(_is_plain_sequence(value) and len(value) == count for value in (inputs, labels)):
         return
     pairs = [(value, first_tensor(value)) for value in (inputs, labels)]
-    found = [(value, len(tensor)) for value, tensor in pairs if tensor is not None and tensor.ndim]
-    if found and all(rows != given for _, rows in found):
-        value, rows = found[0]
-        held = f"a {type(value).__name__} of {len(value)} with " if _is_plain_sequence(value) else ""
+    sizes = [(value, len(tensor)) for value, tensor in pairs if tensor is not None and tensor.ndim]
+    if sizes and all(rows != count for _, rows in sizes):
+        value, rows = sizes[0]
+        container = f"a {type(value).__name__} of {len(value)} with " if _is_plain_sequence(value) else ""
         raise DatapointError(
-            f"collate_fn was given {given} items and returned {held}tensors of length {rows}: which is which?\n"
+            f"collate_fn got {count} items and returned {container}tensors of length {rows}: which is which?\n"
             "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
         )
 
 
 def _is_plain_sequence(value: Any) -> bool:
-    """A list or tuple, but none whose entries have names: those are never one an item."""
+    """Whether it is a list or tuple without field names: a namedtuple never has one entry per item."""
     return isinstance(value, (list, tuple)) and not is_namedtuple(value)
 
 
 def to_device(datapoint: Datapoint, device: torch.device | str) -> Datapoint:
-    """A datapoint with its tensors on a device; the copies are not waited for.
+    """A datapoint with its tensors on a device, copied without blocking.
 
     >>> to_device(batch, "cuda")["inputs"].device
     device(type='cuda', index=0)
 
-    ``meta_info`` stays where it is: it is read on the host, and would have to be waited for.
+    ``meta_info`` stays on the host, where it is read.
     """
     return {name: value if name == "meta_info" else _moved(value, device) for name, value in datapoint.items()}
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:
-    """Containers are rebuilt as what they were, because the model is given them."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=True)
     if callable(getattr(value, "to", None)) and not isinstance(value, type):
         return value.to(device)  # a BatchEncoding, a graph, a PackedSequence
-    if is_namedtuple(value):
-        return type(value)(*(_moved(item, device) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, device) for item in value)
-    if isinstance(value, Mapping):
-        moved = {key: _moved(item, device) for key, item in value.items()}
-        if type(value) is dict or not isinstance(value, MutableMapping):
-            return moved
-        clone = copy.copy(value)
-        clone.update(moved)
-        return clone
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        twin = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, _moved(getattr(value, field.name), device))
-        return twin
-    return value
+    return map_items(value, lambda item, _: _moved(item, device))

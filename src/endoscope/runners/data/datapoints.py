@@ -1,37 +1,36 @@
-"""Datapoints: what any dataset gives, in one shape: ``{"inputs", "labels", "meta_info": {"idx", ...}}``.
+"""Datapoints: the items of any dataset in one shape, ``{"inputs", "labels", "meta_info": {"idx", ...}}``.
 
-Runs where the dataset runs: in the workers of a DataLoader. Joining datapoints to batches is the work of ``batches``.
+Runs in the workers of a DataLoader. ``batches`` joins datapoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from endoscope import ranks
 from endoscope.errors import ConfigError, DatapointError
 
 INPUT_NAMES = ("inputs", "input", "image", "images", "img", "pixel_values", "x", "data")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "mask", "masks")
 TEXT_NAME = "input_ids"
-"""In a dict with this key every tensor but the labels is an input, as models of text take them."""
+"""In a dict with this key, every tensor except the labels is an input, as text models expect."""
 
 ADAPTER = (
     "write an adapter: a Dataset whose __getitem__ returns {'inputs': ..., 'labels': ..., 'meta_info': {}}, "
     "or a collate_fn in the dataloader node"
 )
-_FIELDS = ("inputs", "labels", "meta_info")
-_WRAPPED_MOST = 8  # datasets in datasets that are looked through
+_MAX_NESTING = 8  # datasets in datasets
 
 Datapoint = dict[str, Any]
 
 
 class Parts(NamedTuple):
-    """What an item, or a whole batch of a user's ``collate_fn``, is made of."""
+    """The parts of an item, or of a batch of a user's ``collate_fn``."""
 
     inputs: Any
     labels: Any
@@ -39,14 +38,14 @@ class Parts(NamedTuple):
 
 
 class NumberedItem(NamedTuple):
-    """An item as the dataset gave it, and its position: what a user's own ``collate_fn`` starts from."""
+    """An unchanged item of the dataset with its position, for a user's own ``collate_fn``."""
 
     item: Any
     idx: int | None
 
 
 def datapoint(item: Any, idx: int | None = None) -> Datapoint:
-    """A dataset's item in the one shape; ``idx`` is its index unless it brings one itself.
+    """A dataset's item as a datapoint; ``idx`` is its index unless the item has its own.
 
     >>> datapoint((image, 3), 17)
     {'inputs': image, 'labels': 3, 'meta_info': {'idx': 17}}
@@ -57,9 +56,9 @@ def datapoint(item: Any, idx: int | None = None) -> Datapoint:
     >>> datapoint(image, 17)
     {'inputs': image, 'labels': None, 'meta_info': {'idx': 17}}
 
-    A tuple is (input, target) or (input, target, meta), meta being a dict of fields or one value. In a dict that has
-    neither ``inputs`` nor ``input_ids``, one of `INPUT_NAMES` and at most one of `LABEL_NAMES` are looked for. All
-    other keys become fields of ``meta_info``.
+    A tuple is (input, target) or (input, target, meta); meta is a dict of fields or one value. A dict without
+    ``inputs`` and ``input_ids`` must have exactly one of `INPUT_NAMES`, and at most one of `LABEL_NAMES`. All other
+    keys become fields of ``meta_info``.
     """
     parts = parts_of(item)
     return {
@@ -70,11 +69,11 @@ def datapoint(item: Any, idx: int | None = None) -> Datapoint:
 
 
 def index_of(meta_info: Mapping[str, Any], position: int | None) -> int:
-    """A datapoint's index: its own, or else its position."""
+    """A datapoint's own index, or else its position."""
     idx = meta_info.get("idx", position)
     if idx is None:
         raise DatapointError(
-            "several workers or ranks cannot number an iterable dataset together: each would begin at 0\n"
+            "several workers or ranks cannot number the items of an iterable dataset: each would begin at 0\n"
             "give every item its own meta_info.idx, or use num_workers 0 or 1 and one process"
         )
     if isinstance(idx, (torch.Tensor, np.ndarray)) and tuple(idx.shape) in ((), (1,)):
@@ -85,7 +84,7 @@ def index_of(meta_info: Mapping[str, Any], position: int | None) -> int:
 
 
 def parts_of(item: Any) -> Parts:
-    """Inputs, labels and meta_info of an item, wherever it keeps them."""
+    """Inputs, labels and meta_info of an item."""
     if isinstance(item, Mapping):
         return _parts_of_mapping(item)
     if isinstance(item, (tuple, list)):
@@ -111,29 +110,38 @@ def _parts_of_mapping(item: Mapping[Any, Any]) -> Parts:
     meta = item.get("meta_info")
     if meta is not None and not isinstance(meta, Mapping):
         raise DatapointError(f"meta_info is {_shown(meta)}; expected a dict")
-    label_names = [name for name in (["labels"] if "labels" in item else LABEL_NAMES) if name in item]
-    if TEXT_NAME in item and "inputs" not in item:
-        others = (*label_names, "meta_info", "idx")
-        taken = [name for name in item if name not in others and _is_numbers(item[name])]
-        inputs: Any = {name: _as_tensor(item[name]) for name in taken}
-    else:
-        taken = [name for name in (["inputs"] if "inputs" in item else INPUT_NAMES) if name in item]
-        if len(taken) != 1:
-            raise _unclear(item, "inputs", taken, INPUT_NAMES)
-        inputs = item[taken[0]]
+    label_names = _present(item, "labels", LABEL_NAMES)
     if len(label_names) > 1:
         raise _unclear(item, "labels", label_names, LABEL_NAMES)
-    rest = {key: value for key, value in item.items() if key not in (*taken, *label_names, "meta_info")}
-    if twice := sorted(map(str, rest.keys() & (meta or {}).keys())):
-        raise DatapointError(f"an item of the dataset has {twice[0]!r} beside meta_info and in it; keep one of them")
     labels = item[label_names[0]] if label_names else None
-    if TEXT_NAME in item and _is_numbers(labels):
+    if TEXT_NAME in item:
         labels = _as_tensor(labels)
+    input_names, inputs = _inputs_of(item, label_names)
+    rest = {key: value for key, value in item.items() if key not in (*input_names, *label_names, "meta_info")}
+    if twice := sorted(map(str, rest.keys() & (meta or {}).keys())):
+        raise DatapointError(f"an item of the dataset has {twice[0]!r} both in meta_info and outside; keep one of them")
     return Parts(inputs, labels, {**rest, **(meta or {})})
 
 
-def _unclear(item: Mapping[Any, Any], what: str, found: list[str], names: Sequence[str]) -> DatapointError:
-    which = f"both {found[0]!r} and {found[1]!r}" if found else f"none of {', '.join(names)}"
+def _inputs_of(item: Mapping[Any, Any], label_names: list[str]) -> tuple[list[str], Any]:
+    """The keys of the inputs, and the inputs."""
+    if TEXT_NAME in item and "inputs" not in item:
+        others = (*label_names, "meta_info", "idx")
+        names = [name for name in item if name not in others and _is_numbers(item[name])]
+        return names, {name: _as_tensor(item[name]) for name in names}
+    names = _present(item, "inputs", INPUT_NAMES)
+    if len(names) != 1:
+        raise _unclear(item, "inputs", names, INPUT_NAMES)
+    return names, item[names[0]]
+
+
+def _present(item: Mapping[Any, Any], preferred: str, names: Sequence[str]) -> list[str]:
+    """Which of the names are keys of the item; only the preferred one if it is."""
+    return [preferred] if preferred in item else [name for name in names if name in item]
+
+
+def _unclear(item: Mapping[Any, Any], what: str, matches: list[str], names: Sequence[str]) -> DatapointError:
+    which = f"both {matches[0]!r} and {matches[1]!r}" if matches else f"none of {', '.join(names)}"
     keys = ", ".join(map(repr, list(item)[:12]))
     return DatapointError(f"an item of the dataset has the keys {keys}: {which} for the {what}\n{ADAPTER}")
 
@@ -145,13 +153,13 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _as_tensor(value: Any) -> Any:
-    return torch.tensor(value) if isinstance(value, list) else value
+    return torch.tensor(value) if isinstance(value, list) and _is_numbers(value) else value
 
 
 class _Wrapped:
-    """Gives what the dataset has besides its items: ``classes``, ``transform``, ...
+    """A wrapped dataset that still has the dataset's attributes: ``classes``, ``transform``, ...
 
-    make: what an item and its position become. name: what errors call the dataset.
+    make: called with each item and its position. name: the dataset's name in errors.
     """
 
     def __init__(
@@ -161,21 +169,21 @@ class _Wrapped:
         self._make = make
         self._name = name
 
-    def _made(self, item: Any, idx: int | None, which: str) -> Any:
+    def _make_item(self, item: Any, idx: int | None, which: str) -> Any:
         try:
             return self._make(item, idx)
         except DatapointError as e:
             raise DatapointError(f"{self._name}, {which}: {e}") from None
 
     def __getattr__(self, name: str) -> Any:
-        # Before __init__, when it is unpickled, there is no dataset to ask.
+        # While unpickling, before __init__, there is no dataset.
         if name == "dataset" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
 
 
 class Datapoints(_Wrapped, Dataset[Any]):
-    """A dataset with positions, giving datapoints; ``meta_info.idx`` is the position unless the item brings its own.
+    """Datapoints of a map-style dataset; ``meta_info.idx`` is the position unless the item has its own.
 
     >>> Datapoints([(image, 3), (other, 5)])[1]["meta_info"]
     {'idx': 1}
@@ -185,49 +193,47 @@ class Datapoints(_Wrapped, Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        return self._made(self.dataset[position], int(position), f"item {position}")
+        return self._make_item(self.dataset[position], int(position), f"item {position}")
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
-        """A whole batch: one call for a dataset that can read several items at once."""
+        """One batch: a single call for a dataset that can read several items at once."""
         several = getattr(self.dataset, "__getitems__", None)
         items = several(positions) if callable(several) else [self.dataset[position] for position in positions]
-        return [self._made(item, int(at), f"item {at}") for item, at in zip(items, positions, strict=True)]
+        return [self._make_item(item, int(at), f"item {at}") for item, at in zip(items, positions, strict=True)]
 
 
 class IterableDatapoints(_Wrapped, IterableDataset[Any]):
-    """A dataset that is iterated over, giving datapoints numbered as they come.
+    """Datapoints of an iterable dataset, numbered in order.
 
     >>> [d["meta_info"]["idx"] for d in IterableDatapoints(stream)]
     [0, 1, 2]
 
-    Several workers, or several ranks, each see a part and cannot count together. There every item must bring its own
-    ``meta_info.idx``; one that does not is an error.
+    With several workers or ranks, each sees only a part. Then every item must have its own ``meta_info.idx``.
     """
 
     def __init__(
         self, dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
     ) -> None:
         super().__init__(dataset, make=make, name=name)
-        several = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self._ranks = torch.distributed.get_world_size() if several else 1
+        self._ranks = ranks.world_size()  # here, because a worker is not in the process group
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         alone = self._ranks == 1 and (worker is None or worker.num_workers == 1)
         for position, item in enumerate(self.dataset):
             which = f"item {position}" if alone else f"item {position} of this worker"
-            yield self._made(item, position if alone else None, which)
+            yield self._make_item(item, position if alone else None, which)
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether a dataset is iterated over; its items have no positions, and how many there are shows at the end."""
+    """Whether a dataset is iterable only: its items have no positions, and their number is known at the end."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 def adapt(
     dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
 ) -> Datapoints | IterableDatapoints:
-    """`Datapoints` or `IterableDatapoints` of any dataset; of one of these, the same again.
+    """`Datapoints` or `IterableDatapoints` of any dataset. An adapted dataset is not wrapped twice.
 
     >>> adapt(torchvision.datasets.MNIST("data")).classes[0]
     '0 - zero'
@@ -236,8 +242,8 @@ def adapt(
         return dataset if dataset._make is make else adapt(dataset.dataset, make=make, name=dataset._name)
     if isinstance(dataset, Iterator):
         raise ConfigError(
-            f"the dataset is {_shown(dataset)}, which can be read once only; expected a Dataset, or an IterableDataset "
-            "whose __iter__ begins anew"
+            f"the dataset is {_shown(dataset)}, which can be read only once; expected a Dataset, or an IterableDataset "
+            "whose __iter__ starts again"
         )
     if is_stream(dataset):
         if not hasattr(dataset, "__iter__"):
@@ -249,23 +255,27 @@ def adapt(
 
 
 def class_names(dataset: Any, depth: int = 0) -> tuple[str, ...] | None:
-    """The names of a dataset's classes, where it has ``class_names`` or ``classes``, or the ``dataset`` in it does, or
-    all of its ``datasets`` have the same.
+    """The class names of a dataset: its ``class_names`` or ``classes``, those of the ``dataset`` that it wraps, or
+    those that all its ``datasets`` share.
 
     >>> class_names(torch.utils.data.Subset(dataset, range(100)))
     ('cat', 'dog')
     """
-    for _ in range(_WRAPPED_MOST):
-        for name in ("class_names", "classes"):
-            names = getattr(dataset, name, None)
-            if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
-                return tuple(names)
-        joined = getattr(dataset, "datasets", None)
-        if isinstance(joined, (list, tuple)) and joined:
-            found = {class_names(one, depth + 1) for one in joined} if depth < _WRAPPED_MOST else {None}
-            return found.pop() if len(found) == 1 else None
-        dataset = getattr(dataset, "dataset", None)
-    return None
+    if dataset is None or depth >= _MAX_NESTING:
+        return None
+    for name in ("class_names", "classes"):
+        names = getattr(dataset, name, None)
+        if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
+            return tuple(names)
+    joined = getattr(dataset, "datasets", None)
+    if isinstance(joined, (list, tuple)) and joined:
+        return _shared(class_names(one, depth + 1) for one in joined)
+    return class_names(getattr(dataset, "dataset", None), depth + 1)
+
+
+def _shared(names: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    different = set(names)
+    return different.pop() if len(different) == 1 else None
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from endoscope.config import build_from_config
 from endoscope.errors import ConfigError
 from endoscope.runners.data.batches import UserCollate, collate
-from endoscope.runners.data.datapoints import Datapoints, NumberedItem, adapt
+from endoscope.runners.data.datapoints import Datapoints, NumberedItem, adapt, datapoint
 
 DEFAULT_BATCH_SIZE = 32
 
@@ -32,52 +32,89 @@ def make_loader(
     >>> next(iter(loader))["inputs"].shape
     torch.Size([32, 3])
 
-    What the node says goes before the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, and two generators
-    seeded with ``seed``. The loader's gives every worker its seeds of torch, numpy and ``random``, the sampler's makes
-    the order. `seed_loader` before an epoch repeats that epoch. A ``collate_fn`` is given the dataset's own items.
-    sampler: the runner's, where it shares the data among ranks; it takes the place of ``shuffle``.
+    The node's arguments override the defaults: ``batch_size=32``, ``shuffle=shuffle_default``, and two generators
+    seeded with ``seed``. The loader's generator seeds the workers, the sampler's makes the order; `seed_loader` before
+    an epoch repeats that epoch. A ``collate_fn`` gets the dataset's own items.
+
+    sampler: replaces ``shuffle``; the runner shares the data among ranks with it.
     """
     node = {"class": DataLoader} if node is None else node
-    args = dict(node.get("args", {}))
     where = f"{key_path}.args" if key_path else "args"
-    user_collate = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
-    if not (user_collate is None or callable(user_collate)):
-        raise ConfigError(f"{where}.collate_fn: found {user_collate!r}; expected a function")
-    for name in ("shuffle", "drop_last"):
-        if not (args.get(name) is None or isinstance(args[name], bool)):  # torch would take the text 'no' for a yes
-            raise ConfigError(f"{where}.{name}: found {args[name]!r}; expected True or False")
-    data = adapt(dataset) if user_collate is None else adapt(dataset, make=NumberedItem)
+    args = dict(node.get("args", {}))
+    user_collate = _user_collate(args, where)
+    data = adapt(dataset, make=NumberedItem if user_collate else datapoint)
+    _check_flags(args, where)
     if sampler is not None:
-        for name in ("sampler", "batch_sampler"):
-            if args.get(name) is not None:
-                raise ConfigError(f"{where}.{name}: the runner shares the data among the ranks itself; remove it")
-        args.pop("shuffle", None)
-        args["sampler"] = sampler
+        _set_sampler(args, sampler, where)
     _fill_in(args, shuffle=shuffle_default and isinstance(data, Datapoints), where=where)
-    generator = {} if args.get("generator") is not None else {"generator": torch.Generator().manual_seed(seed)}
-    args = {name: value for name, value in args.items() if name not in generator}
+    generator = build_from_config(args.pop("generator", None), key_path=f"{where}.generator")
     loader: DataLoader[Any] = build_from_config(
         {**node, "args": args},
         key_path=key_path,
         dataset=data,
-        collate_fn=collate if user_collate is None else UserCollate(user_collate),
-        **generator,
+        collate_fn=user_collate or collate,
+        generator=generator or torch.Generator().manual_seed(seed),
     )
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"{key_path or 'the dataloader'}: found a {type(loader).__name__}; expected a DataLoader")
-    for one in _samplers(loader):
-        if (shared := getattr(one, "generator", None)) is not None and shared is loader.generator:
-            # Each its own: from the loader's the seeds of persistent workers are drawn, in their first epoch only.
-            with contextlib.suppress(AttributeError):  # a property
-                one.generator = torch.Generator().manual_seed(shared.initial_seed())
-    no_share = sampler is not None and not list(sampler)  # fewer items than ranks
-    if isinstance(data, Datapoints) and length(loader) == 0 and not no_share:
-        raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
+    _separate_generators(loader)
+    if sampler is None:
+        _check_not_empty(loader, where)
     return loader
 
 
+def _user_collate(args: dict[str, Any], where: str) -> UserCollate | None:
+    function = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
+    if not (function is None or callable(function)):
+        raise ConfigError(f"{where}.collate_fn: found {function!r}; expected a function")
+    return None if function is None else UserCollate(function)
+
+
+def _check_flags(args: dict[str, Any], where: str) -> None:
+    for name in ("shuffle", "drop_last"):
+        if not (args.get(name) is None or isinstance(args[name], bool)):  # to torch, the string 'no' is true
+            raise ConfigError(f"{where}.{name}: found {args[name]!r}; expected True or False")
+
+
+def _set_sampler(args: dict[str, Any], sampler: Sampler[int] | Iterable[int], where: str) -> None:
+    for name in ("sampler", "batch_sampler"):
+        if args.get(name) is not None:
+            raise ConfigError(f"{where}.{name}: the runner shares the data among the ranks itself; remove it")
+    args.pop("shuffle", None)
+    args["sampler"] = sampler
+
+
+def _fill_in(args: dict[str, Any], *, shuffle: bool, where: str) -> None:
+    if args.get("batch_sampler") is not None:
+        return  # it decides order and size
+    args.setdefault("batch_size", DEFAULT_BATCH_SIZE)
+    if args["batch_size"] is None:
+        raise ConfigError(f"{where}.batch_size: found None; expected a number: the runner numbers the items of a batch")
+    if args.get("sampler") is None:
+        args.setdefault("shuffle", shuffle)
+
+
+def _check_not_empty(loader: DataLoader[Any], where: str) -> None:
+    if isinstance(loader.dataset, Datapoints) and length(loader) == 0:
+        items = len(loader.dataset)
+        raise ConfigError(f"{where}.drop_last: {items} items make no batch; lower batch_size, or set it to False")
+
+
+def _separate_generators(loader: DataLoader[Any]) -> None:
+    """Give the samplers another generator than the loader's.
+
+    Persistent workers draw their seeds from the loader's in the first epoch only, which would change the order in a
+    resumed run.
+    """
+    for sampler in _samplers(loader):
+        shared = getattr(sampler, "generator", None)
+        if shared is not None and shared is loader.generator:
+            with contextlib.suppress(AttributeError):  # a property
+                sampler.generator = torch.Generator().manual_seed(shared.initial_seed())
+
+
 def length(loader: DataLoader[Any]) -> int | None:
-    """How many batches there will be; None for an iterable dataset, or a sampler, that does not say."""
+    """The number of batches; None if an iterable dataset or a sampler has no length."""
     try:
         return len(loader)
     except TypeError:
@@ -85,9 +122,9 @@ def length(loader: DataLoader[Any]) -> int | None:
 
 
 def seed_loader(loader: DataLoader[Any], *, order: int, draws: int, epoch: int) -> None:
-    """Have the next epoch's order, and what its workers draw, follow from these seeds.
+    """Seed the next epoch's order, and what its workers draw.
 
-    Also that of a sampler of the user's, as far as it has its ``generator`` under that name, or a ``set_epoch``.
+    A user's sampler is seeded through its attribute ``generator`` or its method ``set_epoch``, if it has them.
     """
     if loader.generator is not None:
         loader.generator.manual_seed(draws)
@@ -100,22 +137,12 @@ def seed_loader(loader: DataLoader[Any], *, order: int, draws: int, epoch: int) 
 
 
 def _samplers(loader: DataLoader[Any]) -> list[Any]:
-    """All that has a say in the order, each once."""
-    found = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return list({id(one): one for one in found if one is not None}.values())
+    """The loader's samplers, each once."""
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return list({id(one): one for one in samplers if one is not None}.values())
 
 
 def shuffles(node: dict[str, Any] | None, *, default: bool) -> bool:
-    """Whether a dataloader node asks for a new order in every epoch."""
-    wanted = (node or {}).get("args", {}).get("shuffle")
-    return default if wanted is None else bool(wanted)
-
-
-def _fill_in(args: dict[str, Any], *, shuffle: bool, where: str) -> None:
-    if args.get("batch_sampler") is not None:
-        return  # it decides the order and the size
-    args.setdefault("batch_size", DEFAULT_BATCH_SIZE)
-    if args["batch_size"] is None:
-        raise ConfigError(f"{where}.batch_size: found None; expected a number: the runner numbers the items of a batch")
-    if args.get("sampler") is None:
-        args.setdefault("shuffle", shuffle)
+    """Whether a dataloader node sets a new order in every epoch."""
+    value = (node or {}).get("args", {}).get("shuffle")
+    return default if value is None else bool(value)

@@ -1,4 +1,4 @@
-"""BaseEvaluator: one pass over a dataset with the debugger on; scores and captures in the work folder."""
+"""BaseEvaluator: one pass over a dataset with the debugger enabled; scores and captures go into the work folder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch.utils.data import DataLoader
 
 from endoscope.errors import ConfigError
 from endoscope.pages.folders import remove_pages
-from endoscope.runners.loops.runner import BaseRunner, naming
+from endoscope.runners.loops.building import naming
+from endoscope.runners.loops.runner import BaseRunner
 from endoscope.runners.state import checkpoints
-from endoscope.runners.state.leftovers import in_the_way, remove_results
+from endoscope.runners.state.leftovers import conflict, remove_results
 from endoscope.runs import layout
 from endoscope.runs.scores import Scores, write_scores
 
 
 class BaseEvaluator(BaseRunner):
-    """Evaluate a model as a config describes: every datapoint scored, and looked into.
+    """Evaluate a model as a config describes: scores and captures of every datapoint.
 
     >>> BaseEvaluator(config, "cpu").run().aggregated
     {'accuracy': 0.975, ...}
 
-    ``checkpoint`` names the weights: a checkpoint.pt, or a folder that has one (an epoch, or a run, whose last counts).
+    The key ``checkpoint`` names the weights: a checkpoint.pt, an epoch folder, or the folder of a run.
     """
 
     job: ClassVar[Literal["train", "eval"]] = "eval"
@@ -48,8 +49,8 @@ class BaseEvaluator(BaseRunner):
         if any((self.work_dir / name).exists() for name in layout.OF_TRAINING):
             raise ConfigError(f"work_dir: {str(self.work_dir)!r} is an epoch of a training run; choose another folder")
         ours = run.job is not None or self.settings.overwrite
-        folder = self.work_dir.resolve()  # which may be a link; nothing in it may
-        self._refuse_if(in_the_way([folder], "evaluation", [folder / layout.DATAPOINTS], ours=ours))
+        folder = self.work_dir.resolve()  # the work folder itself may be a link
+        self._refuse_conflict(conflict([folder], "evaluation", [folder / layout.DATAPOINTS], ours=ours))
 
     def _remove_old(self) -> None:
         remove_results(self.work_dir.resolve(), "evaluation")
@@ -60,13 +61,14 @@ class BaseEvaluator(BaseRunner):
 
     def _init_weights(self) -> None:
         if self.settings.checkpoint is None:
-            self.progress.say("no checkpoint is given: the model is evaluated as it was built")
+            self.progress.say("no checkpoint is given: the model is evaluated as built")
         else:
             with naming("checkpoint"):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
-                checkpoints.load_fitting_buffers(self.network, state.get("other_buffers", {}).get("model", {}))
+                buffers = state.get("other_buffers", {}).get("model", {})
+                checkpoints.load_other_buffers(self.network, buffers, only_fitting=True)
         self._compile()
 
     def run(self) -> Scores | None:
@@ -78,7 +80,7 @@ class BaseEvaluator(BaseRunner):
         return scores
 
     def _eval_epoch_(self) -> Scores | None:
-        """One pass: the debugger is enabled for all of it."""
+        """One pass over the data, with the debugger enabled."""
         self.network.eval()
         self.metric.reset_buffer()
         self._seed("evaluation", 0, self.eval_loader)
@@ -89,7 +91,7 @@ class BaseEvaluator(BaseRunner):
         return self._after_eval_loop_()
 
     def _after_eval_loop_(self) -> Scores | None:
-        """Save what the debugger saw, and the scores of all ranks."""
+        """Save captures and scores. Rank 0 returns the scores of all ranks."""
         self._save_debugger(self.work_dir)
         self._close_pages()
         scores = self._scores()
@@ -104,7 +106,7 @@ def _checkpoint_file(path: Path) -> Path:
         return path
     if (path / layout.CHECKPOINT).is_file():
         return path / layout.CHECKPOINT
-    found = checkpoints.latest_checkpoint(path)
-    if found is None:
+    latest = checkpoints.latest_checkpoint(path)
+    if latest is None:
         raise ConfigError(f"{str(path)!r} holds no {layout.CHECKPOINT}, and no epoch in it does")
-    return found[1]
+    return latest[1]

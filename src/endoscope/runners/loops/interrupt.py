@@ -1,17 +1,17 @@
-"""Ending a run from outside: Ctrl-C and SIGTERM are noted, and the loop ends where it can be resumed."""
+"""Interrupt: Ctrl-C and SIGTERM are recorded, and the loop ends at a point from which it can be resumed."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to end; everything that it had is saved."""
+    """The run was stopped by a signal; its progress is saved."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """While entered, the first signal is noted and a second one ends the process as usual.
+    """Within its block, the first signal is recorded; a second one ends the process in the usual way.
 
     >>> with Interrupt() as interrupt:
     ...     for batch in loader:
@@ -32,39 +32,25 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self._noted: int | None = None
-        self._before: dict[int, Any] = {}
-        self._stays = False
+        self.signal: int | None = None
+        """The signal, if one arrived."""
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():  # only there can signals be taken
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self.signal = None
+        if threading.current_thread() is threading.main_thread():  # only there handlers can be set
+            self._handlers = {number: signal.signal(number, self._record) for number in _SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._stays:
-            self._put_back()
-
-    def stay(self) -> None:
-        """Note a first signal even after the block: for an error that must be told before the process ends."""
-        self._stays = True
-
-    def _put_back(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
+    def __exit__(self, *error: object) -> None:
+        while self._handlers:
+            number, handler = self._handlers.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = number
-        self._put_back()
-
-    @property
-    def noted(self) -> int | None:
-        """The signal that has come, if one has."""
-        return self._noted
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self.__exit__()
 
     def check(self) -> None:
-        if self._noted is not None:
-            raise Interrupted(self._noted)
+        if self.signal is not None:
+            raise Interrupted(self.signal)

@@ -1,4 +1,4 @@
-"""What a config's optimizer and scheduler must be for a trainer to work with them; mistakes are found before a step."""
+"""Checks of a config's optimizer and scheduler before the first step, and the score for the scheduler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from endoscope.errors import ConfigError, closest
 from endoscope.runners.config.settings import Settings
+from endoscope.runners.criterion import CriterionError
 
 
 def check_optimizer(optimizer: Any, *, with_closure: bool) -> None:
@@ -21,40 +22,56 @@ def check_optimizer(optimizer: Any, *, with_closure: bool) -> None:
     if closure is not None and closure.default is inspect.Parameter.empty and not with_closure:
         raise ConfigError(
             f"optimizer: {type(optimizer).__name__} computes the loss several times in a step, which this "
-            "trainer does not do; choose another, or write a trainer with an _optimize of its own"
+            "trainer does not do; choose another, or write a trainer that overrides _optimize"
         )
 
 
 def check_scheduler(scheduler: Any, settings: Settings, directions: Mapping[str, str]) -> None:
-    """directions: of the metric's scores, each 'higher' or 'lower'."""
+    """directions: for each score of the metric, 'higher' or 'lower'."""
     if not (scheduler is None or (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict"))):
-        found = type(scheduler).__name__
-        raise ConfigError(f"scheduler: found a {found}; expected one of torch.optim.lr_scheduler, or alike")
-    wanted = settings.scheduler_score
-    if not isinstance(scheduler, ReduceLROnPlateau):
-        if wanted is not None:
-            raise ConfigError("scheduler_score: only ReduceLROnPlateau looks at a score; remove it")
-        return
-    if settings.scheduler_step == "step":
-        raise ConfigError("scheduler_step: ReduceLROnPlateau looks at the scores of an epoch; set it to 'epoch'")
-    if wanted is not None and wanted not in directions:
-        raise ConfigError(f"scheduler_score: the metric has no score {wanted!r}{closest(wanted, directions)}")
-    score = wanted or "loss"
-    mode = "max" if directions.get(score) == "higher" else "min"
-    if scheduler.mode != mode:
-        better = "higher" if mode == "max" else "lower"
         raise ConfigError(
-            f"scheduler.args.mode: found {scheduler.mode!r}, and ReduceLROnPlateau looks at {score!r}, of "
+            f"scheduler: found a {type(scheduler).__name__}; expected one of torch.optim.lr_scheduler, or alike"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        _check_plateau(scheduler, settings, directions)
+    elif settings.scheduler_score is not None:
+        raise ConfigError("scheduler_score: only ReduceLROnPlateau uses a score; remove it")
+
+
+def _check_plateau(scheduler: ReduceLROnPlateau, settings: Settings, directions: Mapping[str, str]) -> None:
+    name = settings.scheduler_score
+    if settings.scheduler_step == "step":
+        raise ConfigError("scheduler_step: ReduceLROnPlateau needs the scores of an epoch; set it to 'epoch'")
+    if name is not None and name not in directions:
+        raise ConfigError(f"scheduler_score: the metric has no score {name!r}{closest(name, directions)}")
+    score = name or "loss"
+    better = directions.get(score, "lower")
+    mode = "max" if better == "higher" else "min"
+    if scheduler.mode != mode:
+        raise ConfigError(
+            f"scheduler.args.mode: found {scheduler.mode!r}, but ReduceLROnPlateau uses the score {score!r}, of "
             f"which {better} is better\nset it to {mode!r}, or scheduler_score to one of {', '.join(directions)}"
         )
 
 
-def scheduler_score(wanted: str | None, scores: Mapping[str, float], training_loss: float) -> float:
-    """What `ReduceLROnPlateau` looks at: the score ``wanted``, else the one called loss, else the training loss."""
-    if wanted is None:
+def scheduler_score(name: str | None, scores: Mapping[str, float], training_loss: float) -> float:
+    """The number for `ReduceLROnPlateau`: the score ``name``, else the score "loss", else the training loss."""
+    if name is None:
         return scores.get("loss", training_loss)
-    if wanted not in scores:
-        raise ConfigError(
-            f"scheduler_score: the metric gave no {wanted!r} over all datapoints{closest(wanted, scores)}"
-        )
-    return scores[wanted]
+    if name not in scores:
+        raise ConfigError(f"scheduler_score: the metric gave no {name!r} over all datapoints{closest(name, scores)}")
+    return scores[name]
+
+
+def check_loss(loss: Any, trainer: str) -> None:
+    """Refuse anything but a scalar with a gradient as the result of a trainer's ``_train_step``."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return
+    if not isinstance(loss, torch.Tensor):
+        result = "None" if loss is None else f"a {type(loss).__name__}"
+    else:
+        result = "a loss without a gradient" if loss.numel() == 1 else f"a tensor of shape {tuple(loss.shape)}"
+    raise CriterionError(
+        f"{trainer}._train_step returned {result}; expected the loss of the batch, a scalar tensor with a gradient: "
+        "return self.criterion(datapoint['outputs'], datapoint['labels'])"
+    )

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, nothing on other ranks."""
+"""Progress on the screen: a bar on a terminal, plain lines elsewhere, nothing on ranks other than 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE_S = 30.0
 
 class Progress(Protocol):
     def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-        """The same items, shown as they pass."""
+        """Iterate over the items and show the progress."""
         ...
 
     def say(self, line: str) -> None: ...
@@ -30,19 +30,19 @@ class Silent:
 
 
 class Lines:
-    """For log files: a line an epoch, and one now and then in a long one."""
+    """For log files: one line per epoch, and one every `LINE_S` seconds in a long epoch."""
 
     def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
         of = f" of {total}" if total else ""
-        said = time.monotonic()
+        last = time.monotonic()
         for k, item in enumerate(items):
-            if time.monotonic() - said > LINE_S:
-                said = time.monotonic()
+            if time.monotonic() - last > LINE_S:
+                last = time.monotonic()
                 self.say(f"{what}: batch {k}{of}")
             yield item
 
     def say(self, line: str) -> None:
-        print(line, flush=True)  # noqa: T201  # printing is what it is for
+        print(line, flush=True)  # noqa: T201  # its purpose
 
 
 class Bar:

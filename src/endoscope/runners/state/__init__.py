@@ -1,1 +1,1 @@
-"""What a run keeps in its folder to be resumed and shown."""
+"""The state of a run in its folder: what resuming needs, and what the viewer shows."""

@@ -1,8 +1,9 @@
-"""Leftovers: what is in a work folder before a run begins: what of it the run replaces, and what it must not touch."""
+"""Earlier results in a work folder: which of them a run removes, and which conflict with it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from endoscope.pages.folders import page_files, remove_pages
@@ -10,8 +11,7 @@ from endoscope.runs import layout
 
 
 def remove_results(folder: Path, split: layout.Split) -> None:
-    """What a pass over a dataset leaves in ``folder``: captures, outputs, scores, and of training the losses. What is
-    behind a link may belong to another run."""
+    """Remove captures, outputs, scores and training losses from ``folder``, unless it is a link."""
     if folder.is_symlink():
         return
     for name in (layout.DEBUGGER, layout.OUTPUTS):
@@ -20,34 +20,30 @@ def remove_results(folder: Path, split: layout.Split) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def in_the_way(folders: Iterable[Path], split: layout.Split, pages: Sequence[Path], *, ours: bool) -> str:
-    """What a run that writes into these folders would harm, or could not write, as a sentence; empty when nothing is.
+def conflict(folders: Iterable[Path], split: layout.Split, pages: Sequence[Path], *, ours: bool) -> str:
+    """Why a run must not write its results into these folders, or cannot, as a sentence; empty if it can.
 
-    pages: page folders besides those in ``folders``.
-    ours: whether an earlier attempt at the same run is there, whose results may be replaced.
+    A link is refused, because it may lead to another run. pages: page folders in addition to those in ``folders``.
+    ours: whether the results there come from an earlier attempt at this run, and may be replaced.
     """
-    pages = [*pages]
-    for folder in folders:
-        if folder.is_symlink() or not folder.is_dir():
-            return f"{str(folder)!r} is {'a link' if folder.is_symlink() else 'no folder'}"
-        pages += (folder / layout.DEBUGGER, folder / layout.OUTPUTS)
-        for file in (folder / name for name in _files(split)):
-            if file.is_symlink() or file.is_dir():
-                return f"{str(file)!r} is {'a link' if file.is_symlink() else 'a folder'}"
-            if file.exists() and not ours:
-                return _unknown(file)
-    for place in pages:
-        if place.is_symlink():  # what is behind it may belong to another run
-            return f"{str(place)!r} is a link"
-        if place.exists() and not place.is_dir():
-            return f"{str(place)!r} is no folder"
-        if not ours and (found := page_files(place)):
-            return _unknown(found[0])
+    folders = list(folders)
+    page_folders = [*pages, *(f / name for f in folders for name in (layout.DEBUGGER, layout.OUTPUTS))]
+    files = [f / name for f in folders for name in _files(split)]
+    for path in (*folders, *page_folders, *files):
+        if reason := _wrong_kind(path, is_file=path in files):
+            return f"{str(path)!r} is {reason}"
+    results = [*chain.from_iterable(map(page_files, page_folders)), *filter(Path.exists, files)]
+    if results and not ours:
+        return f"{str(results[0])!r} was not made by a run, and this run would replace it"
     return ""
 
 
-def _unknown(path: Path) -> str:
-    return f"{str(path)!r} is there, which no run has made and this one would replace"
+def _wrong_kind(path: Path, *, is_file: bool) -> str:
+    if path.is_symlink():
+        return "a link"
+    if path.exists() and path.is_dir() == is_file:
+        return "a folder" if is_file else "not a folder"
+    return ""
 
 
 def _files(split: layout.Split) -> list[str]:

@@ -1,6 +1,6 @@
-"""RunFolder: what a run says of itself: run.json (what it is), config.json, progress.json (how far it is).
+"""RunFolder: run.json (what the run is), config.json, and progress.json (how far it is).
 
-Written by rank 0 only. docs/run-folder.md is the specification.
+Only rank 0 writes them. docs/run-folder.md is the specification.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from endoscope.runs.files import Identity, Missing, identity, opened, read_objec
 log = logging.getLogger("endoscope")
 
 BEAT_S = 5.0
-"""How often a running run says that it is alive."""
+"""How often a running run writes progress.json."""
 
 
 class RunFolder:
-    """The files of one run besides its pages, scores and checkpoints."""
+    """The files that describe one run, and the lock on its folder."""
 
     def __init__(self, work_dir: Path, *, job: Job) -> None:
         self.path = work_dir
         self._job = job
         self._lock = FolderLock(work_dir)
-        self._found = self._mark()
+        self._initial = self._mark()
         self._about: dict[str, Any] = {}
         self._progress: dict[str, Any] = {"epochs": []}
         self._beat = time.monotonic()
 
     # ---- one run at a time
     def in_use(self) -> str:
-        """Who else is running in the folder now, as a sentence; empty when nobody is, or when it is another job's."""
+        """Which process runs the same job in the folder now, as a sentence; empty if none does."""
         other = read_object(self.path / layout.RUN)
         if other.get("job", self._job) != self._job or self._lock.is_free():
             return ""
-        return self._users(other)
+        return self._user(other)
 
     def claim(self) -> str:
-        """Have the folder until `release`; why that cannot be, as a sentence, where it cannot.
+        """Lock the folder until `release`. Returns why that is impossible, as a sentence, or an empty string.
 
-        It can when nobody else has it, and nobody has had it since this object was made: what was read of the folder
-        meanwhile is then still true.
+        Refused if another process holds the lock, or if anything has run in the folder since this object was made: what
+        the runner read from the folder is then out of date.
         """
         if not self._lock.take():
-            return self._users(read_object(self.path / layout.RUN))
-        if self._mark() == self._found:
+            return self._user(read_object(self.path / layout.RUN))
+        if self._mark() == self._initial:
             return ""
         self.release()
         return f"work_dir: something has run in {str(self.path)!r} since this runner was built; build it again"
@@ -71,14 +71,14 @@ class RunFolder:
         self._lock.release()
 
     def _mark(self) -> Identity | None:
-        """Which run.json is there: every run replaces it, at its beginning and at its end."""
+        """Identifies the run.json file, which every run replaces when it begins and when it ends."""
         try:
             return identity(os.stat(self.path / layout.RUN, follow_symlinks=False))
         except OSError:
             return None
 
-    def _users(self, other: Mapping[str, Any]) -> str:
-        who = "another process has been running there"
+    def _user(self, other: Mapping[str, Any]) -> str:
+        who = "another process is running there"
         if other.get("status") == "running":
             since = other.get("attempt_started") or other.get("started")
             who = f"process {other.get('pid')} on {other.get('host')} has been running there since {since}"
@@ -86,7 +86,7 @@ class RunFolder:
 
     # ---- run.json, config.json
     def earlier(self) -> About:
-        """What run.json says of the run that is in the folder, checked; of nothing when there is none."""
+        """The checked contents of run.json; an empty `About` if there is none."""
         try:
             with opened(self.path, layout.RUN) as file:
                 return read_about(file)[0]
@@ -94,12 +94,12 @@ class RunFolder:
             return About()
         except (ValueError, RecursionError, OSError) as e:
             name = str(self.path / layout.RUN)
-            raise ConfigError(f"work_dir: {name!r} cannot be used: {e}\nmend it, or choose another folder") from None
+            raise ConfigError(f"work_dir: {name!r} cannot be used: {e}\nfix it, or choose another folder") from None
 
     def begin(self, about: Mapping[str, Any], config: Any) -> None:
-        """Say that the run is running. What an earlier attempt at the same run left is kept or replaced."""
+        """Write run.json with status "running", and config.json."""
         for folder in (self.path, *layout.epoch_folders(self.path).values()):
-            if folder == self.path or not folder.is_symlink():  # what is behind one may belong to another run
+            if folder == self.path or not folder.is_symlink():  # it may lead to another run
                 remove_leftovers(folder)
         earlier = read_object(self.path / layout.RUN)
         attempts, now = earlier.get("attempts"), _now()
@@ -129,11 +129,6 @@ class RunFolder:
         if (self.path / layout.PROGRESS).exists():  # of an earlier attempt, with epochs that are computed again
             self._write_progress()
 
-    def add(self, **about: Any) -> None:
-        """Say more of what the run is."""
-        self._about.update(about)
-        self._write_about()
-
     def end(self, status: Status, error: str | None = None) -> None:
         self._about.update(status=status, ended=_now(), error=error)
         self._write_about()
@@ -144,21 +139,21 @@ class RunFolder:
 
     @property
     def status(self) -> Status | None:
-        """What run.json says; None when there is none."""
+        """The status in run.json; None if there is none."""
         return self.earlier().status
 
     # ---- progress.json
     def resume(self, epochs: int) -> None:
-        """Go on after the first ``epochs`` epochs; what was noted of later ones is computed again."""
-        self._progress["epochs"] = [e for e in self._noted() if _number(e.get("epoch")) < epochs]
+        """Continue after the first ``epochs`` epochs. Entries of later epochs are dropped; they are computed again."""
+        self._progress["epochs"] = [e for e in self._entries() if type(e.get("epoch")) is int and e["epoch"] < epochs]
 
     def done_before(self) -> int:
-        """How many epochs earlier attempts have done, whether their checkpoints are there or not."""
-        return len(self._noted())
+        """How many epochs earlier attempts completed, with or without a checkpoint."""
+        return len(self._entries())
 
-    def _noted(self) -> list[dict[str, Any]]:
-        noted = read_object(self.path / layout.PROGRESS).get("epochs")
-        return [e for e in noted if isinstance(e, dict)] if isinstance(noted, list) else []
+    def _entries(self) -> list[dict[str, Any]]:
+        entries = read_object(self.path / layout.PROGRESS).get("epochs")
+        return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
 
     def epoch_done(self, **facts: Any) -> None:
         self._progress["epochs"].append(facts)
@@ -166,22 +161,17 @@ class RunFolder:
         self._write_progress()
 
     def alive(self, **where: Any) -> None:
-        """Called at every step; now and then the files say where the run is."""
+        """Called at every step; writes progress.json every `BEAT_S` seconds."""
         if time.monotonic() - self._beat > BEAT_S:
             self._progress["now"] = where
             try:
                 self._write_progress()
-            except OSError as e:  # what the run computes does not depend on it
-                log.warning("cannot say how far the run is: %s", e)
+            except OSError as e:  # the results do not depend on it
+                log.warning("progress.json cannot be written: %s", e)
 
     def _write_progress(self) -> None:
         self._beat = time.monotonic()
         write_json(self.path / layout.PROGRESS, {"updated": _now(), **self._progress})
-
-
-def _number(epoch: Any) -> float:
-    """An epoch's number; one that is none comes after all."""
-    return epoch if type(epoch) is int else float("inf")
 
 
 def _now() -> str:
@@ -189,7 +179,7 @@ def _now() -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the folder that the run was started in, and whether it was changed since."""
+    """The commit of the current folder, and whether tracked files differ from it."""
 
     def git(*args: str) -> str:
         return subprocess.run(

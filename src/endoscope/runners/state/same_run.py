@@ -1,4 +1,4 @@
-"""Whether a config is that of the run that a folder holds: what may be another when it is resumed, and what not."""
+"""Whether a config belongs to the run in a folder: which keys may differ when a run is resumed, and which may not."""
 
 from __future__ import annotations
 
@@ -12,72 +12,81 @@ from endoscope.errors import ConfigError
 from endoscope.runners.config.plain import MISSING, as_json, differences
 from endoscope.runners.config.settings import Settings
 from endoscope.runs import layout
+from endoscope.runs.about import About
 from endoscope.runs.files import Missing, load_json, opened
 
 MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datapoints", "class_names", "device",
               "torch_threads", "unused_parameters")  # fmt: skip
-"""Keys that may differ when a run is resumed; any other that training uses makes it another run."""
+"""Keys that may differ when a run is resumed. With any other difference in a training key it is another run."""
 DEFAULT_RUNNER = "endoscope.runners.loops.supervised.SupervisedTrainer"
 _MAX_TEXT = 80
 
 
 def check_same_run(work_dir: Path, config: Mapping[str, Any], settings: type[Settings]) -> dict[str, Any]:
-    """Refuse another config than that of the run in ``work_dir``; returns that one, as ``config.json`` has it.
+    """Refuse a config of another run than the one in ``work_dir``. Returns the content of its ``config.json``.
 
-    A key that is spelt out with its default is the same as one that is left out.
+    A key that is set to its default equals a key that is missing.
     """
-    before = _config_of(work_dir)
+    before = _stored_config(work_dir)
     if before is None:
         return {}
-    changed = differences(_filled(before, settings), _filled(as_json(config), settings))
+    changed = differences(_with_defaults(before, settings), _with_defaults(as_json(config), settings))
     if changed:
         path, there, here = changed[0]
         raise ConfigError(
             f"work_dir: {str(work_dir)!r} holds a run with another {path}: {_shown(there)} there, {_shown(here)} here\n"
-            "a run is resumed with its own config only; choose another work_dir for this one"
+            "a run can only be resumed with its own config; choose another work_dir for this one"
         )
     return before
 
 
-def warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Tell what may be another and changes the last bits; what is not known of ``before`` is passed over."""
-    for name in now:
-        if name in before and before[name] != now[name]:
+def warn_of_changes(earlier: About, config: Mapping[str, Any], about: Mapping[str, Any], settings: Settings) -> None:
+    """Warn about allowed changes that affect bit-for-bit results.
+
+    earlier, config: run.json and config.json of the run. A value that they do not record is not compared.
+    """
+    changes = {
+        "device": (earlier.device and earlier.device.split(":")[0], about["device"].split(":")[0]),
+        "world_size": (earlier.world_size, about["world_size"]),
+    }
+    changes = {name: values for name, values in changes.items() if values[0] is not None}
+    if config:
+        changes["torch_threads"] = (config.get("torch_threads"), settings.torch_threads)
+    for name, (before, now) in changes.items():
+        if before != now:
             warnings.warn(
-                f"{name}: the run is resumed with {now[name]}, and had {before[name]}; its result may not be, bit for "
-                "bit, that of a run without an interruption",
-                stacklevel=3,
+                f"{name}: the run is resumed with {now} instead of {before}; its result may differ in the last bits "
+                "from that of a run without an interruption",
+                stacklevel=4,
             )
 
 
-def _config_of(work_dir: Path) -> dict[str, Any] | None:
+def _stored_config(work_dir: Path) -> dict[str, Any] | None:
     shown = repr(str(work_dir / layout.CONFIG))
     try:
         with opened(work_dir, layout.CONFIG) as file:
-            found = load_json(file)
-        if not isinstance(found, dict):
-            raise ValueError("it holds no config")
+            config = load_json(file)
+        if not isinstance(config, dict):
+            raise ValueError("it does not hold a config")
     except Missing:
-        warnings.warn(
-            f"work_dir: there is no {shown}; whether the run there has this config is not checked", stacklevel=4
-        )
+        warnings.warn(f"work_dir: {shown} is missing, so nothing checks that the run has this config", stacklevel=4)
         return None
     except (ValueError, RecursionError, OSError) as e:
         raise ConfigError(
-            f"work_dir: {shown} cannot be read, and shows whether the run there has this config: {e}\n"
-            "put it back, or delete it to resume the run without this check"
+            f"work_dir: {shown} cannot be read, so nothing shows that the run has this config: {e}\n"
+            "restore it, or delete it to resume the run without this check"
         ) from None
-    return found
+    return config
 
 
-def _filled(config: Mapping[str, Any], settings: type[Settings]) -> dict[str, Any]:
-    """What the result depends on, with the defaults of what is left out."""
-    found = {
+def _with_defaults(config: Mapping[str, Any], settings: type[Settings]) -> dict[str, Any]:
+    """The keys that affect the result, with defaults for those that are missing."""
+    keys = {
         name: config.get(name, as_json(default))
         for name, known, default in settings._keys()
         if "train" in known.jobs and name not in MAY_CHANGE
     }
-    return {**found, "runner": found["runner"] or DEFAULT_RUNNER}
+    return {**keys, "runner": keys["runner"] or DEFAULT_RUNNER}
 
 
 def _shown(value: Any) -> str:

@@ -216,7 +216,7 @@ def test_a_collate_fn_may_be_a_node() -> None:
 def test_without_one_different_shapes_are_an_error_that_tells_of_it(workers: int) -> None:
     text = failure(loader(node(batch_size=8, num_workers=workers), Ragged()))
     assert "inputs: shape (1,) for datapoint 0 and shape (2,) for datapoint 1 do not make a batch" in text
-    assert "give the dataloader node a 'collate_fn' that joins them" in text
+    assert "set a 'collate_fn' in the dataloader node that joins them" in text
 
 
 # ---- iterable datasets
@@ -290,7 +290,7 @@ class Told(torch.utils.data.SequentialSampler):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_samplers_are_told_the_epoch(batched: bool) -> None:
+def test_samplers_get_the_epoch(batched: bool) -> None:
     sampler = Told(range(20))
     batches = torch.utils.data.BatchSampler(sampler, 8, False)
     made = loader(node(batch_sampler=batches) if batched else node(sampler=sampler), Numbers())

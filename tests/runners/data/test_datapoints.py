@@ -25,7 +25,7 @@ from endoscope.runners.data.datapoints import (
 )
 
 X = torch.arange(3.0)
-DOCS = Path(__file__).parents[2] / "docs" / "config.md"
+DOCS = Path(__file__).parents[3] / "docs" / "config.md"
 
 
 def refusal(item: Any, idx: int | None = 5) -> str:
@@ -140,7 +140,7 @@ def test_an_index_of_its_own_is_respected_in_every_form(idx: Any) -> None:
         ({"inputs": X, "meta_info": 3}, "meta_info is 3; expected a dict"),
         (
             {"inputs": X, "path": 1, "meta_info": {"path": 2}},
-            "an item of the dataset has 'path' beside meta_info and in it; keep one of them",
+            "an item of the dataset has 'path' both in meta_info and outside; keep one of them",
         ),
         (
             {"inputs": X, "meta_info": {"idx": "a"}},
@@ -194,7 +194,7 @@ def test_a_dataset_is_numbered_by_position() -> None:
     assert [one["meta_info"]["idx"] for one in data.__getitems__([4, 2])] == [4, 2]
 
 
-def test_a_dataset_that_reads_several_items_at_once_is_asked_once() -> None:
+def test_a_dataset_that_reads_several_items_at_once_is_called_once() -> None:
     photos = ManyPhotos()
     assert [one["labels"] for one in Datapoints(photos).__getitems__([4, 3])] == [0, 1]
     assert photos.several == [[4, 3]]
@@ -234,7 +234,7 @@ class PlainStream:
 
 
 @pytest.mark.parametrize("dataset", [Stream(), PlainStream()])
-def test_a_stream_is_numbered_as_it_comes_and_anew_each_time(dataset: Any) -> None:
+def test_a_stream_is_numbered_in_order_from_0_in_every_epoch(dataset: Any) -> None:
     data = adapt(dataset)
     assert isinstance(data, IterableDatapoints)
     for _ in range(2):
@@ -247,9 +247,9 @@ def test_a_stream_has_no_length_and_its_other_attributes() -> None:
     assert adapt(Stream()).classes == ("cat", "dog")
 
 
-def test_a_datapoint_that_nobody_numbered() -> None:
+def test_a_datapoint_without_a_number() -> None:
     assert refusal((X, 1), None) == (
-        "several workers or ranks cannot number an iterable dataset together: each would begin at 0\n"
+        "several workers or ranks cannot number the items of an iterable dataset: each would begin at 0\n"
         "give every item its own meta_info.idx, or use num_workers 0 or 1 and one process"
     )
 
@@ -264,7 +264,7 @@ def test_adapting_twice_is_adapting_once() -> None:
 
 def test_a_generator_is_refused_because_it_ends_after_one_epoch() -> None:
     with pytest.raises(
-        ConfigError, match="the dataset is a generator, which can be read once only; expected a Dataset"
+        ConfigError, match="the dataset is a generator, which can be read only once; expected a Dataset"
     ):
         adapt(x for x in [X])
 

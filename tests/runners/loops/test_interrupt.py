@@ -1,4 +1,4 @@
-"""Interrupt: the first signal is noted, the second ends the process, and afterwards all is as before."""
+"""Interrupt: the first signal is recorded, the second ends the process, and the handlers are restored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_is_noted_and_raised_where_it_is_asked_for(number: signal.Signals) -> None:
+def test_the_first_signal_is_recorded_and_raised_by_check(number: signal.Signals) -> None:
     before = [signal.getsignal(s) for s in SIGNALS]
     with Interrupt() as interrupt:
         interrupt.check()
-        assert interrupt.noted is None
+        assert interrupt.signal is None
         os.kill(os.getpid(), number)
-        assert interrupt.noted == number
+        assert interrupt.signal == number
         assert [signal.getsignal(s) for s in SIGNALS] == before  # a second one does what it always did
         with pytest.raises(Interrupted, match=f"interrupted by {number.name}") as error:
             interrupt.check()
@@ -31,7 +31,7 @@ def test_the_first_is_noted_and_raised_where_it_is_asked_for(number: signal.Sign
 def test_a_second_ctrl_c_ends_it_at_once() -> None:
     with Interrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.noted == signal.SIGINT
+        assert interrupt.signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt) as error:
             os.kill(os.getpid(), signal.SIGINT)
     assert not isinstance(error.value, Interrupted)
@@ -47,22 +47,6 @@ def test_handlers_return_after_an_error() -> None:
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert [signal.getsignal(s) for s in SIGNALS] == before
-
-
-def test_one_that_stays_notes_a_signal_until_the_error_is_told() -> None:
-    before = [signal.getsignal(s) for s in SIGNALS]
-    interrupt = Interrupt()
-
-    def fail() -> None:
-        with interrupt:
-            interrupt.stay()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    os.kill(os.getpid(), signal.SIGTERM)  # this process would be gone
-    assert interrupt.noted == signal.SIGTERM
     assert [signal.getsignal(s) for s in SIGNALS] == before
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.runners.training import TRAIN, Blobs, Net, canonical, config, node
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, Sampler
@@ -20,8 +21,6 @@ from endoscope.runners.config.plain import as_json
 from endoscope.runners.loops.supervised import SupervisedTrainer
 from endoscope.runners.state import checkpoints
 from endoscope.runners.state.checkpoints import load_checkpoint
-
-from .training import TRAIN, Blobs, Net, canonical, config, node
 
 STEPS = 18
 
@@ -245,7 +244,7 @@ class Forgetful(Averaging):
 
 
 @pytest.mark.parametrize("resumed", [Averaging, Forgetful])
-def test_a_state_of_ones_own(resumed: type[Averaging], tmp_path: Path) -> None:
+def test_own_state(resumed: type[Averaging], tmp_path: Path) -> None:
     changed = {"debugger": None, "runner": Averaging}
     Averaging(config(tmp_path / "whole", **changed)).run()
     trainer = Averaging(config(tmp_path / "killed", **changed))

@@ -64,7 +64,7 @@ def test_its_folder_can_be_imported_from_while_it_loads_and_later(tmp_path: Path
     assert sys.path.count(str(tmp_path)) == 1
 
 
-def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     for epochs in range(5):  # the same size, within one second: a cache would not notice
         assert load_config(written(tmp_path, f"config = {{'epochs': {epochs}}}")) == {"epochs": epochs}
 
@@ -136,7 +136,7 @@ config = {"train_dataset": {"class": Squares}}
     script = written(tmp_path, WORKERS, "script.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, script, path], capture_output=True, text=True, check=False,
-                          timeout=50, env=environment, cwd=Path(__file__).parents[2])  # fmt: skip
+                          timeout=50, env=environment, cwd=Path(__file__).parents[3])  # fmt: skip
     seen = "[0.0, 10.0, 40.0] {'name': ['0 squared', '1 squared', '2 squared'], 'idx': tensor([0, 1, 2])}"
     assert done.stdout.splitlines() == [f"fork {seen}", f"spawn {seen}"], done.stderr
 
@@ -243,8 +243,8 @@ def test_a_value_is_a_literal_or_text(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["[1", " (a, b)", "{'a': b}"])
-def test_a_bracket_begins_no_text(text: str) -> None:
-    with pytest.raises(ConfigError, match="^work_dir: .* begins like a list, tuple or dict of Python and is none; put"):
+def test_a_string_does_not_begin_with_a_bracket(text: str) -> None:
+    with pytest.raises(ConfigError, match="^work_dir: .* starts like a Python list, tuple or dict but is not one; put"):
         overridden(f"work_dir={text}")
 
 
@@ -266,7 +266,7 @@ def test_a_path_as_errors_write_it() -> None:
     assert new["debugger"]["args"]["debuggers_config"][0]["name"] == "x"
 
 
-def test_a_node_may_be_replaced_as_a_whole() -> None:
+def test_a_node_may_be_replaced() -> None:
     assert overridden("debugger=None")["debugger"] is None
 
 
@@ -291,7 +291,7 @@ def test_later_overrides_go_before_earlier_ones() -> None:
     assert overridden("epochs=1", "epochs=2")["epochs"] == 2
 
 
-def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
+def test_the_config_is_not_changed_and_objects_are_shared() -> None:
     given = config()
     given["dataset"] = [Box()]
     before = copy.copy(given), copy.deepcopy({name: given[name] for name in ("optimizer", "debugger", "model")})
@@ -306,8 +306,8 @@ def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("epochs", "'epochs' is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
-        ("=3", "'=3' is no override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
+        ("epochs", "'epochs' is not an override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
+        ("=3", "'=3' is not an override; expected key=value, like epochs=3 or optimizer.args.lr=1e-3"),
         ("epoch=3", "epoch: the config has no key 'epoch'; closest: 'epochs'"),
         ("optimizr.args.lr=3", "optimizr.args.lr: the config has no key 'optimizr'; closest: 'optimizer'"),
         ("optimizer.arg.lr=3", "optimizer.arg.lr: optimizer has no 'arg'; closest: 'args'"),
@@ -319,7 +319,10 @@ def test_the_given_config_stays_as_it_is_and_objects_are_shared() -> None:
             "optimizer.args.lr.x=3",
             "optimizer.args.lr.x: optimizer.args.lr is 0.1, which has nothing inside; it can only be replaced",
         ),
-        ("model.class.x=3", "model.class.x: model.class is a type, which has nothing inside; it can only be replaced"),
+        (
+            "model.class.x=3",
+            "model.class.x: model.class is the class Box, which has nothing inside; it can only be replaced",
+        ),
         (
             "debugger.args.debuggers_config.1.name=x",
             "debugger.args.debuggers_config.1.name: debugger.args.debuggers_config is a list of 1; "

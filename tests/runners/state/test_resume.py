@@ -1,4 +1,4 @@
-"""A run that was stopped at any moment goes on, and ends with the same bits as one that was not."""
+"""A run that is stopped at any moment resumes and ends with the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.processes import finish, start, wait_for
+from tests.runners.training import VAL, canonical, config, evaluation, final, node
 
 from endoscope import load_debug_outputs
 from endoscope.errors import ConfigError
@@ -24,10 +24,6 @@ from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTr
 from endoscope.runners.state.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runs import atomic
 from endoscope.runs.scores import read_scores
-
-from .training import VAL, canonical, config, evaluation, final, node
-
-ROOT = Path(__file__).parents[2]
 
 
 def contents(work_dir: Path) -> dict[str, Any]:
@@ -112,42 +108,6 @@ def test_killed_at_every_file_that_is_written(
 
 
 # ---------------------------------------------------------------- real signals
-CONFIG = """
-import sys, time
-sys.path.insert(0, {root!r})
-import torch
-from pathlib import Path
-from tests.runners.training import Net, config as make, node
-
-class Slow(Net):
-    def forward(self, x):
-        time.sleep({pause})
-        return super().forward(x)
-
-config = make(Path({work_dir!r}), model=node(Slow))
-"""
-
-
-def start(folder: Path, *, pause: float = 0.01) -> subprocess.Popen[str]:
-    script = folder.parent / f"{folder.name}.py"
-    script.write_text(CONFIG.format(root=str(ROOT), work_dir=str(folder), pause=pause))
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), "--config-filepath", str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """An uninterrupted run in a process of its own."""
@@ -156,18 +116,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return contents(folder)
 
 
-def finish(folder: Path) -> str:
-    process = start(folder, pause=0)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    return out
-
-
 def test_killed_at_random_moments(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     chance = random.Random(0)
     folder = tmp_path / "run"
     for _ in range(5):
-        process = start(folder)
+        process = start(folder, pause=0.01)
         wait_for(folder / "run.json", process)
         time.sleep(chance.uniform(0, 0.6))
         process.kill()
@@ -220,14 +173,16 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     path = tmp_path / "epoch_2" / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="epoch_2/checkpoint.pt' cannot be read.*\nwhen this .* after epoch 1"):
+    message = "epoch_2/checkpoint.pt' cannot be read.*\ndelete this file to resume the run after epoch 1"
+    with pytest.raises(CheckpointError, match=message):
         SupervisedTrainer(config(tmp_path, epochs=4))
     path.unlink()
     assert SupervisedTrainer(config(tmp_path, epochs=4)).epoch == 2
     torch.save({"model": {}}, path.with_name("other.pt"))
     (tmp_path / "epoch_1" / "checkpoint.pt").unlink()
     path.with_name("other.pt").rename(path)
-    with pytest.raises(CheckpointError, match="has no 'step' to go on with\nno earlier one is there: choose another"):
+    message = "has no 'step', so it cannot be resumed\nthere is no earlier checkpoint: choose another"
+    with pytest.raises(CheckpointError, match=message):
         SupervisedTrainer(config(tmp_path, epochs=4))
 
 

@@ -1,4 +1,4 @@
-"""Which configs resume a run, which are refused, and what is warned of."""
+"""Which configs resume a run, which are refused, and which changes are warned of."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.training import config, node
 
 from endoscope.errors import ConfigError
 from endoscope.runners.config.file import load_config
 from endoscope.runners.loops.supervised import SupervisedTrainer
 from endoscope.runners.state import same_run
 
-from .training import config, node
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Own(SupervisedTrainer):
@@ -75,22 +74,22 @@ def test_another_run(changed: dict[str, Any], message: str, run: Path) -> None:
 def test_a_config_that_cannot_be_read_does_not_pass(run: Path) -> None:
     for content in ("{", "[]"):
         (run / "config.json").write_text(content)
-        with pytest.raises(ConfigError, match=r"config\.json' cannot be read, .*\nput it back, or delete it to resume"):
+        with pytest.raises(ConfigError, match=r"config\.json' cannot be read, .*\nrestore it, or delete it to resume"):
             resumed(run)
     (run / "config.json").unlink()
-    with pytest.warns(UserWarning, match=r"there is no '.*config\.json'; whether the run there has this config is not"):
+    with pytest.warns(UserWarning, match=r"'.*config\.json' is missing, so nothing checks that"):
         resumed(run)
 
 
 @pytest.mark.parametrize(
     ("about", "changed", "message"),
     [
-        ({}, {"torch_threads": 1}, "torch_threads: the run is resumed with 1, and had None; its result may not be"),
-        ({"world_size": 3}, {}, "world_size: the run is resumed with 1, and had 3"),
-        ({"device": "cuda:0"}, {}, "device: the run is resumed with cpu, and had cuda"),
+        ({}, {"torch_threads": 1}, "torch_threads: the run is resumed with 1 instead of None; its result may differ"),
+        ({"world_size": 3}, {}, "world_size: the run is resumed with 1 instead of 3"),
+        ({"device": "cuda:0"}, {}, "device: the run is resumed with cpu instead of cuda"),
     ],
 )
-def test_what_changes_the_last_bits_is_told_once(
+def test_changes_that_affect_the_last_bits_are_warned_of_once(
     about: dict[str, Any], changed: dict[str, Any], message: str, run: Path
 ) -> None:
     (run / "run.json").write_text(json.dumps({**json.loads((run / "run.json").read_text()), **about}))

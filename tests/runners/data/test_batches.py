@@ -13,7 +13,7 @@ from endoscope.errors import DatapointError
 from endoscope.runners.data.batches import UserCollate, collate, to_device
 from endoscope.runners.data.datapoints import NumberedItem, datapoint
 
-REMEDY = "make them alike in the dataset, or give the dataloader node a 'collate_fn' that joins them"
+REMEDY = "give them equal shapes in the dataset, or set a 'collate_fn' in the dataloader node that joins them"
 
 
 def batch(*items: Any) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def test_a_batch_that_lost_items_is_refused_unless_it_says_which_are_left() -> N
     with pytest.raises(DatapointError) as caught:
         UserCollate(drops)(numbered((X, 1), (X, 2), (X, 3)))
     assert str(caught.value) == (
-        "collate_fn was given 3 items and returned tensors of length 2: which is which?\n"
+        "collate_fn got 3 items and returned tensors of length 2: which is which?\n"
         "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
     )
     told = UserCollate(lambda items: (*drops(items), {"idx": [11, 12]}))
@@ -236,18 +236,18 @@ def test_what_has_neither_a_row_nor_an_entry_an_item_is_refused(batch: Any, retu
     with pytest.raises(DatapointError) as caught:
         UserCollate(lambda items: batch)(numbered(X, X, X, X))
     assert str(caught.value) == (
-        f"collate_fn was given 4 items and returned {returned}: which is which?\n"
+        f"collate_fn got 4 items and returned {returned}: which is which?\n"
         "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
     )
 
 
 def test_an_index_that_is_no_list_is_refused() -> None:
-    with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as a int; expected one for each item"):
+    with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as a int; expected one per item"):
         UserCollate(lambda items: (X, X, {"idx": 3}))(numbered(X))
 
 
-def test_items_that_nobody_numbered_are_refused() -> None:
-    with pytest.raises(DatapointError, match="several workers or ranks cannot number an iterable dataset together"):
+def test_items_without_a_number_are_refused() -> None:
+    with pytest.raises(DatapointError, match="several workers or ranks cannot number the items of an iterable dataset"):
         UserCollate(lambda items: X[:1])([NumberedItem(X, None)])
 
 

@@ -1,4 +1,4 @@
-"""BaseTrainer: computes what a hand-written loop computes, and leaves the folder that it promises."""
+"""BaseTrainer: the same results as a hand-written loop, and the specified work folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from tests.runners.training import DEBUGGER, TRAIN, VAL, Blobs, Net, canonical, config, final, node
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -28,8 +29,6 @@ from endoscope.runners.metrics.classification import ClassificationMetric
 from endoscope.runners.state.checkpoints import CheckpointError, load_checkpoint
 from endoscope.runs import Run
 from endoscope.runs.scores import read_scores
-
-from .training import DEBUGGER, TRAIN, VAL, Blobs, Net, canonical, config, final, node
 
 
 def names(folder: Path) -> set[str]:
@@ -82,7 +81,7 @@ def test_what_the_run_says_of_itself(tmp_path: Path) -> None:
         assert e["loss"]["mean"] == pytest.approx(np.mean(losses))
 
 
-def test_datapoints_and_outputs_are_what_the_model_was_given_and_gave(tmp_path: Path) -> None:
+def test_stored_datapoints_and_outputs_are_those_of_the_model(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     data, scores = Blobs(VAL, seed=1), read_scores(tmp_path / "epoch_2" / "validation_scores.json")
     model = Net()
@@ -188,9 +187,9 @@ def test_a_compiled_model_has_plain_names_in_its_checkpoint(tmp_path: Path, monk
     assert list(load_checkpoint(tmp_path / "epoch_2" / "checkpoint.pt")["model"]) == list(Net().state_dict())
 
 
-def test_a_model_that_torch_does_not_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_torch_does_not_compile_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda module: None)
-    with pytest.warns(UserWarning, match="compile: the model is a plain Net, of which torch compiles only the layers"):
+    with pytest.warns(UserWarning, match="compile: the model is a plain Net, in which torch compiles only layers"):
         SupervisedTrainer(config(tmp_path, compile=True))
 
 
@@ -211,13 +210,13 @@ class ScoresNothing(SupervisedTrainer):
         self._forward(datapoint)
 
 
-def test_scores_that_are_not_returned_are_asked_for(tmp_path: Path) -> None:
+def test_missing_scores_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^runner: ForgetsToReturn\._after_val_loop_ returned no scores; return"):
         ForgetsToReturn(config(tmp_path)).run()
     assert read(tmp_path / "run.json")["status"] == "failed"
 
 
-def test_a_loop_of_ones_own_needs_no_folder_made(tmp_path: Path) -> None:
+def test_an_own_loop_need_not_create_the_folder(tmp_path: Path) -> None:
     CallsNoSuper(config(tmp_path)).run()
     assert read(tmp_path / "run.json")["status"] == "finished"
 
@@ -230,7 +229,7 @@ def test_a_validation_alone(tmp_path: Path) -> None:
     trainer._close()
 
 
-def test_a_step_that_scores_nothing_is_told(tmp_path: Path) -> None:
+def test_a_step_without_scores_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^val_dataset: no datapoint was scored; .* not call self.metric.add_to_buff"):
         ScoresNothing(config(tmp_path)).run()
 
@@ -313,7 +312,7 @@ class StopsInEpoch1(SupervisedTrainer):
         return super()._train_step(datapoint)
 
 
-def test_epochs_that_this_attempt_does_not_reach_are_left_of_no_other_and_those_of_nobody_stay(tmp_path: Path) -> None:
+def test_results_of_later_epochs_are_removed_and_foreign_files_stay(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path, epochs=5, checkpoint_method="all")).run()
     for epoch in (1, 2, 3, 4):
         (tmp_path / f"epoch_{epoch}" / "checkpoint.pt").unlink()
@@ -348,11 +347,11 @@ def test_a_run_without_checkpoints_is_not_run_over(how: str, tmp_path: Path) -> 
     assert sorted(load_debug_outputs(tmp_path / "epoch_1")) == list(range(VAL))
 
 
-def test_what_no_run_has_made_is_not_replaced(tmp_path: Path) -> None:
+def test_foreign_captures_are_not_replaced(tmp_path: Path) -> None:
     pages = tmp_path / "epoch_2" / "debugger"
     with SequentialDebugger(DEBUGGER["args"]["debuggers_config"], Net(), output_dir=pages) as debugger:
         debugger.add_to_buffer({"maps": torch.ones(3)}, {"meta_info": {"idx": 5}})
-    with pytest.raises(ConfigError, match=r"work_dir: '.*epoch_2/debugger/.*' is there, which no run has made"):
+    with pytest.raises(ConfigError, match=r"work_dir: '.*epoch_2/debugger/.*' was not made by a run"):
         SupervisedTrainer(config(tmp_path))
     assert list(load_debug_outputs(pages)) == [5]
     SupervisedTrainer(config(tmp_path, epochs=2)).run()  # does not come so far
@@ -371,12 +370,12 @@ def test_no_link_is_followed_and_no_file_is_taken_for_a_folder(tmp_path: Path) -
         run = tmp_path / name.replace("/", "_")
         (run / name).parent.mkdir(parents=True)
         make(run / name)
-        with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|no folder|a folder); choose"):
+        with pytest.raises(ConfigError, match=rf"^work_dir: '.*{name}' is (a link|not a folder|a folder); choose"):
             SupervisedTrainer(config(run))
     assert sorted(load_debug_outputs(tmp_path / "other" / "epoch_2")) == list(range(VAL))
 
 
-def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_removed(tmp_path: Path) -> None:
+def test_linked_epochs_are_resumed_from_and_nothing_behind_a_link_is_removed(tmp_path: Path) -> None:
     run, aside = tmp_path / "run", tmp_path / "aside"
     SupervisedTrainer(config(run)).run()
     aside.mkdir()
@@ -390,11 +389,11 @@ def test_what_was_moved_and_linked_is_gone_on_from_and_nothing_behind_it_is_remo
     assert (aside / "epoch_1" / "checkpoint.pt").exists() and (aside / "epoch_2" / ".run.json.1").exists()
 
 
-def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_a_checkpoint_in_the_folder_of_another_epoch_is_not_resumed_from(tmp_path: Path) -> None:
     SupervisedTrainer(config(tmp_path)).run()
     (tmp_path / "epoch_4").mkdir()
     (tmp_path / "epoch_2" / "checkpoint.pt").rename(tmp_path / "epoch_4" / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match=r"epoch_4/checkpoint.pt' is that of epoch 2\nwhen this file is deleted"):
+    with pytest.raises(CheckpointError, match=r"epoch_4/checkpoint.pt' belongs to epoch 2\ndelete this file to resume"):
         SupervisedTrainer(config(tmp_path, epochs=6))
 
 
@@ -453,7 +452,7 @@ def test_the_score_that_a_scheduler_looks_at(tmp_path: Path) -> None:
         (
             {"mode": "max"},
             {},
-            r"^scheduler\.args\.mode: found 'max', and ReduceLROnPlateau looks at 'loss', of which lower",
+            r"^scheduler\.args\.mode: found 'max', but ReduceLROnPlateau uses the score 'loss', of which lower",
         ),
         (
             {},
@@ -465,8 +464,8 @@ def test_the_score_that_a_scheduler_looks_at(tmp_path: Path) -> None:
             {"scheduler_score": "acuracy"},
             "^scheduler_score: the metric has no score 'acuracy'; closest: 'accuracy'",
         ),
-        ({}, {"scheduler_step": "step"}, "^scheduler_step: ReduceLROnPlateau looks at the scores of an epoch"),
-        (None, {"scheduler_score": "loss"}, "^scheduler_score: only ReduceLROnPlateau looks at a score; remove it"),
+        ({}, {"scheduler_step": "step"}, "^scheduler_step: ReduceLROnPlateau needs the scores of an epoch"),
+        (None, {"scheduler_score": "loss"}, "^scheduler_score: only ReduceLROnPlateau uses a score; remove it"),
     ],
 )
 def test_a_score_that_a_scheduler_cannot_look_at(
@@ -518,7 +517,7 @@ class Margin(BaseTrainer):
         return nn.functional.multi_margin_loss(datapoint["outputs"], datapoint["labels"], margin=self.settings.margin)
 
 
-def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_trainer(tmp_path: Path) -> None:
     trainer = Margin(config(tmp_path, margin=2.0, epochs=8))
     trainer.run()
     losses = [e["loss"]["mean"] for e in read(tmp_path / "progress.json")["epochs"]]

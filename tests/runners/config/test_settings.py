@@ -17,7 +17,7 @@ from endoscope.runners.config import kinds
 from endoscope.runners.config.settings import Job, Settings, documented_keys, key, key_names
 from endoscope.runners.metrics.regression import RegressionMetric
 
-DOCS = Path(__file__).parents[2] / "docs" / "config.md"
+DOCS = Path(__file__).parents[3] / "docs" / "config.md"
 NODE = "a node {'class': ..., 'args': {...}}"
 
 
@@ -48,7 +48,7 @@ def refusal(job: Job = "train", **changes: Any) -> str:
     return str(caught.value)
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_missing_keys_have_their_defaults() -> None:
     settings = Settings.from_config(config(), job="train")
     assert settings.work_dir == Path("runs/x")
     assert settings.epochs == 2
@@ -61,7 +61,7 @@ def test_what_is_not_given_has_its_default() -> None:
     assert {name: getattr(settings, name) for name in defaults} == defaults
 
 
-def test_what_is_given_is_kept() -> None:
+def test_values_override_defaults() -> None:
     given = {
         "seed": 7, "scheduler_step": "step", "checkpoint_method": 5, "device": "cuda:1", "precision": "bfloat16",
         "accumulate": 4, "clip_norm": 1.0, "compile": True, "save_datapoints": 100,
@@ -116,7 +116,7 @@ def test_an_unknown_key_names_the_nearest_and_all() -> None:
     assert text.splitlines()[1].startswith("known: work_dir, epochs, seed, ")
 
 
-def test_an_unknown_key_is_told_before_a_missing_one() -> None:
+def test_an_unknown_key_is_reported_before_a_missing_one() -> None:
     assert refusal(optimizer=..., optimiser=1).startswith("optimiser: no such key")
 
 
@@ -218,8 +218,8 @@ def test_a_config_that_is_no_dict() -> None:
         ("clip_norm", "1", "clip_norm: found '1'; expected a number above 0, or None"),
         ("compile", 1, "compile: found 1; expected True or False"),
         ("save_datapoints", 0, "save_datapoints: found 0; expected a whole number, 1 or more, or 'all', or None"),
-        ("class_names", "cat", "class_names: found 'cat'; expected a list of texts, or None"),
-        ("class_names", [1], "class_names: found a list; expected a list of texts, or None"),
+        ("class_names", "cat", "class_names: found 'cat'; expected a list of strings, or None"),
+        ("class_names", [1], "class_names: found a list; expected a list of strings, or None"),
     ],
 )
 def test_a_value_that_does_not_fit(name: str, value: Any, expected: str) -> None:
@@ -275,7 +275,7 @@ def test_none_fits_where_there_may_be_none(name: str) -> None:
         (
             "debugger",
             {"class": FeatureMapDebugger, "args": {"layer_name": "a"}},
-            "debugger.class: FeatureMapDebugger does not take 'model', which it is given here",
+            "debugger.class: FeatureMapDebugger does not take 'model', which the caller passes",
         ),
     ],
 )
@@ -348,8 +348,8 @@ def test_a_plain_annotation_is_kept_to() -> None:
         ("mode", "c", "found 'c'; expected 'a' or 'b'"),
         ("step", True, "found True; expected one of 1, 2"),
         ("perhaps", "x", "found 'x'; expected a whole number, or None"),
-        ("either", 1.5, "found 1.5; expected a whole number, or a text"),
-        ("needed", None, "found None; expected a text"),
+        ("either", 1.5, "found 1.5; expected a whole number, or a string"),
+        ("needed", None, "found None; expected a string"),
     ],
 )
 def test_a_value_that_does_not_fit_its_annotation(name: str, value: Any, expected: str) -> None:
@@ -363,7 +363,7 @@ def test_other_annotations_are_not_checked() -> None:
 
 def test_a_field_without_a_default_must_be_given() -> None:
     with pytest.raises(
-        ConfigError, match="^needed: missing; needed to train: a setting of PlainSettings\nexpected a text$"
+        ConfigError, match="^needed: missing; needed to train: a setting of PlainSettings\nexpected a string$"
     ):
         PlainSettings.from_config(config(), job="train")
 
@@ -389,7 +389,7 @@ def test_the_runner_of_the_document_has_its_keys() -> None:
 def test_own_keys_have_rows_like_the_others() -> None:
     rows = documented_keys(PlainSettings).splitlines()
     assert "| `several` | `[]` | any value | a setting of PlainSettings |" in rows
-    assert "| `needed` | required | a text | a setting of PlainSettings |" in rows
+    assert "| `needed` | required | a string | a setting of PlainSettings |" in rows
     assert "| `perhaps` | `None` | a whole number, or None | a setting of PlainSettings |" in rows
 
 

@@ -1,4 +1,4 @@
-"""Data, models, metrics and disks that are not as they should be: what happens is told, early and under its name."""
+"""Wrong data, models, metrics and faulty disks: early errors that name the cause."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runners.training import VAL, Blobs, Net, config, evaluation, final, node
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -24,8 +25,6 @@ from endoscope.runners.metric import BaseMetric, MetricError
 from endoscope.runners.state.checkpoints import CheckpointError
 from endoscope.runs import atomic
 from endoscope.runs.scores import Direction, read_scores
-
-from .training import VAL, Blobs, Net, config, evaluation, final, node
 
 
 class Other(Blobs):
@@ -101,8 +100,8 @@ def test_any_numbers_that_are_unique(number: Callable[[int], int], tmp_path: Pat
     assert torch.equal(kept[number(5)]["inputs"][0], Blobs(VAL).points[5])
 
 
-def test_numbers_that_are_not_unique_are_told(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="^val_dataset: 11 of 23 datapoints have a meta_info.idx that another one has"):
+def test_repeated_indices_are_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="^val_dataset: 11 of 23 datapoints have the meta_info.idx of another one"):
         run(tmp_path, val_dataset=given(lambda k, x, y: (x, y, {"idx": k // 2})))
 
 
@@ -253,7 +252,7 @@ def test_a_full_disk_is_named_and_the_run_resumed(
     fill(trainer, method, disk)
     with pytest.raises(error, match=message), caplog.at_level(logging.WARNING, "endoscope"):
         trainer.run()
-    assert "run.json still says that the run is running" in caplog.text
+    assert "run.json still records the run as running" in caplog.text
     assert not list(tmp_path.rglob(".*"))
     disk.full = False
     SupervisedTrainer(config(tmp_path / "full")).run()
@@ -306,6 +305,6 @@ def test_the_debugger_is_the_one_of_the_config(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_told_before_anything_is_trained(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_errors_before_training(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         SupervisedTrainer({**config(tmp_path), **changed})

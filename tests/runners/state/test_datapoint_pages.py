@@ -246,7 +246,7 @@ def test_a_list_in_meta_info_that_is_not_as_long_as_the_batch_is_everyones(tmp_p
     assert [found[k]["meta_info"]["scale"] for k in found] == [[1.0, 2.0, 3.0]] * 3
 
 
-def test_what_the_loop_does_with_a_batch_later_is_not_seen(tmp_path: Path) -> None:
+def test_later_changes_of_a_batch_are_not_stored(tmp_path: Path) -> None:
     pages = DatapointPages(tmp_path, ("inputs",), "all")
     one = batch(0, 4)
     pages.add(one)

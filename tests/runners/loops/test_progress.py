@@ -1,4 +1,4 @@
-"""What a person sees: a bar on a terminal, lines elsewhere, nothing on other ranks."""
+"""Progress on the screen: a bar on a terminal, lines elsewhere, nothing on other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole, safe to load, and clear about what is wrong with them."""
+"""Checkpoints: complete, safe to load, with clear errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FullAfter(io.RawIOBase):
 
 
 @pytest.mark.parametrize("room", [0, 1000, 50_000])
-def test_a_full_disk_is_told_as_such_and_the_one_before_stays(
+def test_a_full_disk_is_reported_and_the_earlier_checkpoint_stays(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoint.pt"
@@ -83,7 +83,7 @@ class Plain:
         ({"format": checkpoints.FORMAT, "version": 99}, "newer Endoscope"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)

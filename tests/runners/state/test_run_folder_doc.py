@@ -1,4 +1,4 @@
-"""docs/run-folder.md names what a run's folder really holds."""
+"""docs/run-folder.md names everything that a run's folder holds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.runners.training import config, evaluation
 
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state import run_folder
 from endoscope.runners.state.checkpoints import load_checkpoint
 from endoscope.runs.about import Status
 
-from .training import config, evaluation
-
-DOC = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text()
+DOC = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text()
 NAMED = {name for span in re.findall(r"`([^`\n]+)`", DOC) for name in re.findall(r"[\w.]+", span)}
 BY_USER = {"scores", "directions"}
 """Their keys are the names of the metric's scores."""

@@ -1,9 +1,8 @@
-"""One process at a time runs in a folder: the second is told who the first is; a crash leaves nothing in the way."""
+"""One process at a time runs in a folder: the error names the first; after a crash the folder is free."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -12,28 +11,21 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runners.processes import ONE_THREAD, ROOT, start, wait_for
+from tests.runners.training import config, evaluation
 
 from endoscope.errors import ConfigError
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state import lock as lock_module
 from endoscope.runners.state.lock import FolderLock
 
-from .test_ranks import start, wait_for
-from .training import config, evaluation
-
 
 # ---------------------------------------------------------------- the lock
-@pytest.fixture(autouse=True)
-def _hardly_any_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "PATIENCE_S", 0.05)
-
-
 def test_one_at_a_time(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     assert first.is_free() and second.is_free()
@@ -68,19 +60,6 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_who_only_looks_does_not_keep_another_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "PATIENCE_S", 5.0)
-    fd = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    assert FolderLock(tmp_path).is_free()
-    looking = threading.Timer(0.2, os.close, [fd])
-    looking.start()
-    lock = FolderLock(tmp_path)
-    assert lock.take()
-    lock.release()
-    looking.join()
-
-
 def _sleep(ready: Any) -> None:
     ready.set()
     time.sleep(60)
@@ -110,9 +89,7 @@ def test_a_child_that_lives_on_does_not_keep_it(how: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS])
-def test_where_there_are_no_locks_nobody_is_refused(
-    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_nobody_is_refused(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: Any) -> None:
         raise OSError(error, os.strerror(error))
 
@@ -121,16 +98,6 @@ def test_where_there_are_no_locks_nobody_is_refused(
     assert first.take() and second.is_free() and second.take()
     first.release()
     second.release()
-
-
-def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(*_: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(lock_module.os, "open", refusing)  # root may open anything
-    lock = FolderLock(tmp_path)
-    assert lock.is_free() and lock.take()
-    lock.release()
 
 
 # ---------------------------------------------------------------- runners in one process
@@ -198,7 +165,7 @@ def test_the_folder_is_free_when_the_run_cannot_begin(tmp_path: Path, monkeypatc
     assert FolderLock(tmp_path).is_free()
 
 
-def test_a_runner_that_never_runs_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_runner_that_never_runs_holds_no_lock(tmp_path: Path) -> None:
     waiting = SupervisedTrainer(config(tmp_path))
     SupervisedTrainer(config(tmp_path)).run()
     assert waiting.epoch == 0
@@ -221,7 +188,7 @@ def test_a_runner_that_was_built_before_another_ran_does_not_run_over_it(tmp_pat
     assert FolderLock(tmp_path).is_free()
 
 
-def test_nor_does_an_evaluation_whose_data_took_long_to_build(tmp_path: Path) -> None:
+def test_an_evaluation_that_was_built_before_another_ran_does_not_run_over_it(tmp_path: Path) -> None:
     class Slow(SupervisedEvaluator):
         def _init_data(self) -> None:
             super()._init_data()
@@ -244,10 +211,10 @@ def test_two_evaluations(tmp_path: Path) -> None:
     Again(evaluation(tmp_path)).run()
 
 
-def test_while_the_first_has_not_said_who_it_is(tmp_path: Path) -> None:
+def test_while_run_json_of_the_first_is_not_written(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.take()
-    with pytest.raises(ConfigError, match="is in use: another process has been running there; wait until it ends"):
+    with pytest.raises(ConfigError, match="is in use: another process is running there; wait until it ends"):
         SupervisedTrainer(config(tmp_path))
     lock.release()
 
@@ -257,10 +224,10 @@ def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path: Path) -> No
     folder = tmp_path / "run"
     first = start(folder, 1, pause=3.0)
     wait_for(folder / "run.json", first)
-    for second in [start(folder, ranks) for ranks in (1, 2)]:
-        _, err = second.communicate(timeout=100)
-        assert second.returncode != 0
-        assert re.search(in_use(first.pid).replace("^", r"^Error: (rank \d: )?"), err, re.MULTILINE), err[-3000:]
+    second = start(folder, 2)
+    _, err = second.communicate(timeout=100)
+    assert second.returncode != 0
+    assert re.search(in_use(first.pid).replace("^", r"^Error: (rank \d: )?"), err, re.MULTILINE), err[-3000:]
     assert first.poll() is None
     first.terminate()
     first.communicate(timeout=100)
@@ -268,14 +235,13 @@ def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path: Path) -> No
     assert (run["status"], run["pid"], run["attempts"]) == ("interrupted", first.pid, 1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_after_a_kill_nothing_stands_in_the_way(workers: int, tmp_path: Path) -> None:
+def test_after_a_kill_the_folder_is_free(tmp_path: Path) -> None:
     """Also at once, while the workers of its loaders have not noticed that they are orphans."""
     folder = tmp_path / "run"
     script = tmp_path / "trial.py"
     text = f"""
 import sys, time
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from torch.utils.data import DataLoader
 from tests.runners.training import Blobs, config as make, node
@@ -286,20 +252,19 @@ class Slow(Blobs):
             time.sleep(0.2)
         return super().__getitem__(k)
 
-loader = node(DataLoader, batch_size=8, shuffle=True, num_workers={workers})
+loader = node(DataLoader, batch_size=8, shuffle=True, num_workers=2)
 config = make(Path({str(folder)!r}), train_dataloader=loader, train_dataset=node(Slow, count=44, noise=0.1))
 """
     script.write_text(text)
     command = [sys.executable, "-c", "from endoscope.cli import main; main()", "train", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(command, env=ONE_THREAD, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(folder / "run.json", first)
     time.sleep(0.5)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     (tmp_path / "fast").touch()
     assert FolderLock(folder).is_free()
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    second = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=100, check=False)
     assert second.returncode == 0, second.stderr[-3000:]
     for stream in (first.stderr, first.stdout):
         assert stream is not None
