@@ -25,7 +25,7 @@ from endoscope.report.score_map import EXPLANATION, score_map
 from endoscope.report.selection import WORST, Selection
 from endoscope.runs import Run, RunNotFoundError, find_runs, ranking
 from endoscope.runs.atomic import replacing
-from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint import Datapoint, worst_datapoints
 from endoscope.runs.datapoint_values import SECTIONS, Item
 from endoscope.runs.files import clean
 
@@ -164,11 +164,9 @@ class _RunSection:
     def _chosen(self) -> list[int]:
         if self._selection.datapoints is not None:
             return [*self._selection.datapoints]
-        column, table = self._column, self._table
-        if column is None or table is None:
+        if self._column is None or self._scored is None:
             return []
-        worst = column.worst_first()[: self._selection.worst].tolist()
-        return [int(table.indices[at]) for at in worst if not column.missing[at]]
+        return [one.idx for _, one in worst_datapoints(self._scored, self._column, self._selection.worst)]
 
     def _without_paths(self, words: Any) -> str:
         """The text of an error or a problem, without the paths of this machine."""
@@ -241,10 +239,7 @@ class _RunSection:
             "without the score": int(column.missing.sum()),
         }
         rows = []
-        for at in column.worst_first()[: max(len(self._datapoints), WORST)].tolist():
-            if column.missing[at]:
-                break
-            one = Datapoint(self._run, epoch, int(table.indices[at]))
+        for at, one in worst_datapoints(epoch, column, max(len(self._datapoints), WORST)):
             index = html.link(one.idx, self._anchor(one.idx)) if one.idx in self._datapoints else str(one.idx)
             score, failure = float(column.values[at]), "fails" if fails[at] else ""
             rows.append([index, score, failure, cell(one.label_text), prediction_text(one)])

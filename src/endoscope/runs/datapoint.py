@@ -28,6 +28,7 @@ from endoscope.runs.datapoint_values import (
     tokens_of,
     walk,
 )
+from endoscope.runs.ranking import Column
 
 PREDICTED = "predicted class"
 """The name of the item with the class that an output predicts at each pixel."""
@@ -221,6 +222,15 @@ class Datapoint:
             classification=item.section == "outputs" and _is_same(item.value, self.row),
             image=lambda: self._image,
         )
+
+
+def worst_datapoints(epoch: Epoch, column: Column, n: int) -> Iterator[tuple[int, Datapoint]]:
+    """The ``n`` datapoints that do worst, with their positions in the epoch's scores; none without the score."""
+    table, first = epoch.scores, Datapoint(epoch.run, epoch, 0)  # the others share its open pages
+    if table is not None:
+        for at in column.worst_first()[:n].tolist():
+            if not column.missing[at]:
+                yield at, first.beside(int(table.indices[at]))
 
 
 def _is_same(value: Any, row: Any) -> bool:

@@ -89,14 +89,14 @@ class Library:
         problems = []
         for root in self._roots:
             try:
-                found = find_runs(root)
+                result = find_runs(root)
             except RunNotFoundError:
                 problems.append(f"the folder {_name(root)!r} no longer exists")
                 continue
-            problems += [f"{_name(root)}: {problem}" for problem in found.problems]
-            if not found.runs:
+            problems += [f"{_name(root)}: {problem}" for problem in result.problems]
+            if not result.runs:
                 problems.append(_why_no_run(root))
-            for run in found.runs:
+            for run in result.runs:
                 inside = "" if run.path == root else run.path.relative_to(root).as_posix()
                 names.setdefault(run.path, clean(inside) or _name(root))
         self._entries = {entry.id: entry for entry in _named(names)}

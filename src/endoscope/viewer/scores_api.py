@@ -19,7 +19,7 @@ from endoscope.runs.fields import Direction
 from endoscope.runs.files import clean
 from endoscope.viewer import arrays
 from endoscope.viewer.answers import Json, answer, cached_answer
-from endoscope.viewer.footprint import File, Footprint, footprint
+from endoscope.viewer.footprint import File, Footprint, file_state, footprint
 from endoscope.viewer.library import Entry, Library, Refusal
 from endoscope.viewer.score_map import ORDERS, ScoreMap
 from endoscope.viewer.selection import Selection, epoch_name, epoch_of, last_scored_before, needed_epoch, scores_name
@@ -79,7 +79,10 @@ class _Scores:
         epochs = _epochs(selection)
         before = last_scored_before(epochs[0])
         numbers = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
-        state = tuple(_scores_state(epoch) for epoch in (*epochs, before if needs_change else None))
+        state = [
+            epoch and file_state(epoch.path / scores_name(epoch))
+            for epoch in (*epochs, before if needs_change else None)
+        ]
         key = (selection.entries, selection.metric, order, form, needs_change, selection.percentile, numbers, state)
 
         def make_body() -> bytes:
@@ -87,11 +90,8 @@ class _Scores:
             return score_map.as_arrays() if form == "arrays" else score_map.as_json()
 
         kind = arrays.MEDIA_TYPE if form == "arrays" else "application/json"
-        return cached_answer(request, _digest(repr(key)), make_body, media_type=kind)
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        tag = hashlib.blake2b(repr(key).encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        return cached_answer(request, tag, make_body, media_type=kind)
 
 
 # ---------------------------------------------------------------- curves
@@ -142,14 +142,3 @@ def _epochs(selection: Selection) -> list[Epoch | None]:
     if all(epoch is None for epoch in epochs):
         needed_epoch(selection.run, selection.epoch)
     return epochs
-
-
-def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
-    """Changes when the epoch's score file does."""
-    if epoch is None:
-        return None
-    try:
-        status = (epoch.path / scores_name(epoch)).lstat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino

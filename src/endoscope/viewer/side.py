@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from urllib.parse import urlencode
 
@@ -16,12 +17,12 @@ from endoscope.viewer.library import Entry, Refusal
 from endoscope.viewer.selection import Selection, epoch_name, needed_epoch
 
 
+@dataclass(frozen=True, slots=True)
 class Side:
     """A datapoint, and the run it belongs to."""
 
-    def __init__(self, entry: Entry, datapoint: Datapoint) -> None:
-        self.entry = entry
-        self.datapoint = datapoint
+    entry: Entry
+    datapoint: Datapoint
 
     @classmethod
     def of(cls, selection: Selection) -> Side:

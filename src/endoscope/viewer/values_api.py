@@ -19,7 +19,7 @@ from endoscope.render.plain import jsonable
 from endoscope.render.registry import describe, picture
 from endoscope.render.renderer import View
 from endoscope.runs import Epoch, ranking
-from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint import Datapoint, worst_datapoints
 from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import Json, answer, encode, is_stored
@@ -163,11 +163,7 @@ def _worst(epoch: Epoch, metric: str, n: int) -> list[Json]:
     if before is not None:
         change = ranking.change(column, ranking.column(before.scores, metric, direction, table.indices))
     rows = []
-    first = Datapoint(epoch.run, epoch, 0)  # the others share its open pages
-    for at in column.worst_first()[:n].tolist():
-        if column.missing[at]:
-            break
-        one = first.beside(int(table.indices[at]))
+    for at, one in worst_datapoints(epoch, column, n):
         since = None if change is None or change.missing[at] else float(change.values[at])
         row = {"dp": one.idx, "value": float(column.values[at]), "change": since}
         rows.append({**row, "label": one.label_text, "prediction": prediction_of(one)})
