@@ -13,7 +13,8 @@ import torch
 
 from endoscope import render
 from endoscope.errors import ConfigError
-from endoscope.render import About, Renderer, View, register, unregister
+from endoscope.render import About, Numbers, Renderer, View, register, unregister
+from endoscope.render.images import ImageRenderer
 from endoscope.render.registry import Form, NotDrawn, draw, picture
 from endoscope.report.items import shown
 from endoscope.runs.datapoint_values import Item, walk
@@ -112,3 +113,17 @@ def test_a_picture_of_a_wrong_type_is_a_problem() -> None:
 def test_errors_of_renderers_are_caught_in_one_place() -> None:
     files = Path(render.__file__).parent.rglob("*.py")
     assert [path.name for path in files if "except Exception" in path.read_text()] == ["registry.py"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"shown": 1, "of": "many"}, "'of'"), ({"range": [0]}, "'range' must hold two numbers"), ({"note": 3}, "'note'")],
+)
+def test_a_wrong_optional_field_is_a_problem(fields: dict[str, Any], message: str) -> None:
+    register("odd", Returning("text", {"text": "fine", **fields}))
+    drawn = draw(1, About(debugger="odd"))
+    assert drawn.form == "problem" and message in drawn.body["message"]
+
+
+def test_a_single_number_among_the_outputs_is_not_an_image() -> None:
+    assert not ImageRenderer().fits(Numbers(torch.tensor(1.0)), About(section="outputs"))

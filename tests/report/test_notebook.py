@@ -160,9 +160,10 @@ def test_a_notebook_shows_a_run_as_run_html_does(trained: Path) -> None:
 
 
 def test_a_run_is_shown_without_pillow(trained: Path) -> None:
-    code = (
-        "import sys; sys.modules['PIL'] = None; from endoscope.runs import Run; print(Run(sys.argv[1])._repr_html_())"
-    )
+    code = """import sys; sys.modules['PIL'] = None
+from endoscope.viewer import run_html
+from endoscope.runs import Run
+print(run_html(Run(sys.argv[1])))"""
     done = subprocess.run([sys.executable, "-c", code, str(trained)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "worst 5 of 12 datapoints" in done.stdout

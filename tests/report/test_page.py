@@ -159,7 +159,7 @@ def test_datapoint_that_one_run_lacks_says_so(tmp_path: Path) -> None:
     runs.training(tmp_path / "all" / "b", indices=[*range(100, 112)])
     found = page(tmp_path / "all", datapoints=(3,))
     assert "datapoint 3 has no score in epoch 2" in found.text
-    assert "No outputs were kept of datapoint 3" in found.text
+    assert "Datapoint 3 has no stored outputs" in found.text
 
 
 # ---------------------------------------------------------------- bounds

@@ -48,4 +48,4 @@ def test_a_page_without_content_is_refused(tmp_path: Path) -> None:
     text = "no run has a datapoint 6 in these epochs; there are 2, from 5 to 7"
     assert text in refusal(captured, file, "--datapoints", "5,6")
     evaluated = runs.evaluation(tmp_path / "evaluated")
-    assert "an evaluation has no epoch 99; leave --epochs out" in refusal(evaluated, file, "--epochs", "99")
+    assert "no run has an epoch 99; there are none; leave --epochs out" in refusal(evaluated, file, "--epochs", "99")

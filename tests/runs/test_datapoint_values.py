@@ -88,7 +88,7 @@ def test_the_lookup_of_an_item_finds_its_value(seen: Any) -> None:
 
 
 def statements(found: list[Item]) -> list[str]:
-    return [one.value for one in found if one.statement]
+    return [one.value for one in found if one.is_note]
 
 
 def test_many_members_are_cut_with_a_statement() -> None:

@@ -83,7 +83,7 @@ def test_two_epochs_of_one_datapoint_by_their_distance(viewer: Viewer) -> None:
 def test_there_may_be_no_epoch_before(viewer: Viewer) -> None:
     reply = viewer.get("compare", mode="epochs", epoch=1, dp=4)
     assert (reply["right"], reply["layers"]) == (None, [])
-    assert reply["problem"].startswith("No earlier epoch has saved outputs")
+    assert reply["problem"].startswith("No earlier epoch has stored outputs")
 
 
 def test_a_datapoint_in_two_runs(two: Viewer) -> None:
@@ -166,7 +166,7 @@ def test_a_side_without_inputs_says_why(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "datapoints")
     reply = Viewer(tmp_path).get("compare", mode="epochs", epoch=2, dp=4)
     assert reply["left"]["inputs"] == []
-    assert reply["left"]["inputs_problem"] == "This run kept no inputs."
+    assert reply["left"]["inputs_problem"] == "This run has no stored inputs."
 
 
 def two_captures(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> Viewer:
@@ -209,7 +209,7 @@ def test_a_problem_names_its_side(tmp_path: Path, mode: str, side: str) -> None:
     )
     more = {"other": 0} if mode == "epochs" else {"run": viewer.ids}
     reply = viewer.get("compare", mode=mode, epoch=2, dp=4, **more)
-    assert any(text.startswith(f"{side}This epoch kept no debug outputs.") for text in reply["problems"])
+    assert any(text.startswith(f"{side}This epoch has no stored debug outputs.") for text in reply["problems"])
     seen = [layer for layer in reply["layers"] if layer["debugger"]]
     assert seen and all(layer["left"] and layer["right"] is None for layer in seen)
 
@@ -312,7 +312,7 @@ def test_a_datapoint_that_only_one_run_has(tmp_path: Path) -> None:
     for ids, side in ((viewer.ids, "left"), (viewer.ids[::-1], "right")):
         reply = viewer.get("compare", mode="runs", run=ids, epoch=2, dp=4)
         assert reply["layers"] and all(layer[side] is not None for layer in reply["layers"])
-        assert any("No debug outputs were kept of datapoint 4" in text for text in reply["problems"])
+        assert any("Datapoint 4 has no stored debug outputs" in text for text in reply["problems"])
     assert viewer.ask("compare", mode="runs", run=viewer.ids, epoch=2, dp=99).status == 404
 
 

@@ -8,7 +8,7 @@ import torch
 
 from endoscope.render.numbers import Numbers
 from endoscope.render.registry import About, View
-from endoscope.viewer.differences import difference, difference_picture, differing, numbers_of
+from endoscope.viewer.differences import comparable, difference, difference_picture, differing
 
 G = torch.Generator().manual_seed(0)
 
@@ -51,7 +51,7 @@ def test_the_last_digits_of_large_integers_count(dtype: type) -> None:
     for more in (100, 130, 1 << 40):
         one, other = np.array([2**60 + more], dtype), np.array([2**60], dtype)
         assert difference(Numbers(one), Numbers(other)).max_abs == more  # type: ignore[union-attr]
-        x, y = numbers_of(2**60 + more), numbers_of(2**60)
+        x, y = comparable(2**60 + more), comparable(2**60)
         assert x is not None and y is not None
         assert difference(x, y).max_abs == more  # type: ignore[union-attr]
 

@@ -35,8 +35,9 @@ from tests.viewer.asgi import entered
 
 from endoscope.runs import find_runs
 from endoscope.viewer.app import SCREENS, create_app
-from endoscope.report.display import display_debug_outputs
-from endoscope.report.export import Wanted, made_page
+from endoscope.report.notebook import display_debug_outputs
+from endoscope.report.page import page_html
+from endoscope.report.selection import Selection
 from endoscope.viewer.library import Library
 from endoscope.report.notebook import run_html
 
@@ -70,7 +71,7 @@ for entry in library.entries():
 for run in find_runs(folder).runs:
     run_html(run)
     display_debug_outputs(run.epochs[-1].path, 4)
-assert len(made_page([folder], Wanted(epochs="all"))) > 10_000
+assert len(page_html([folder], Selection(epochs="all"))) > 10_000
 found = {"answers": answers, "seen": [*seen]}
 if may_write:  # the twin: a file that is opened for writing is seen
     open(folder / "training" / "run.json", "a").close()

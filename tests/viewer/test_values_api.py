@@ -14,9 +14,9 @@ from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
 from endoscope.render import About, Renderer, register, unregister
+from endoscope.runs.datapoint import Datapoint
 from endoscope.values import per_datapoint
 from endoscope.viewer import compare_api
-from endoscope.viewer.datapoints import CachedDatapoint
 
 
 # ---------------------------------------------------------------- /api/datapoint
@@ -151,8 +151,8 @@ def test_ids_are_the_same_in_every_epoch_and_for_every_datapoint(viewer: Viewer)
 def test_an_epoch_without_pages_says_which_have_some(viewer: Viewer) -> None:
     sections = {one["name"]: one for one in viewer.get("datapoint", epoch=0, dp=4)["sections"]}
     assert sections["inputs"]["items"]
-    assert sections["debugger"]["problem"] == "This epoch kept no debug outputs. These did: 1, 2."
-    assert sections["outputs"]["problem"] == "This epoch kept no outputs. These did: 1, 2."
+    assert sections["debugger"]["problem"] == "This epoch has no stored debug outputs. Epochs that have some: 1, 2."
+    assert sections["outputs"]["problem"] == "This epoch has no stored outputs. Epochs that have some: 1, 2."
 
 
 @pytest.mark.parametrize("dp", [12, -1, 10**18])
@@ -203,10 +203,10 @@ def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: py
     folder = runs.training(tmp_path / "run", epochs=2)
     big = {"big": {"t": torch.zeros(2, 1 << 20)}, "small": {"t": torch.zeros(2, 3)}}
     runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): big})
-    monkeypatch.setattr(CachedDatapoint.read, "__kwdefaults__", {"most": 1 << 20})
+    monkeypatch.setattr(Datapoint.read, "__kwdefaults__", {"most": 1 << 20})
     found = Viewer(tmp_path).items(epoch=1, dp=0)
     assert found["big", "big"]["renderer"] == "problem"
-    assert "has 4 MB of tensors here, and at most 1 MB are read" in found["big", "big"]["body"]["message"]
+    assert "has 4 MB of tensors, more than the 1 MB shown here" in found["big", "big"]["body"]["message"]
     assert found["small", "t"]["renderer"] == "line"
 
 
@@ -425,7 +425,7 @@ def test_the_datapoints_of_a_debugger_alone_are_listed_and_shown(tmp_path: Path)
     assert viewer.get("captured", first=100)["indices"] == []
     sections = {one["name"]: one for one in viewer.get("datapoint", dp=reply["indices"][3])["sections"]}
     assert sections["debugger"]["items"]
-    assert sections["inputs"]["problem"] == "This run kept no inputs."
+    assert sections["inputs"]["problem"] == "This run has no stored inputs."
     for wrong in ({"n": 0}, {"n": 10_001}, {"first": -1}):
         assert viewer.ask("captured", **wrong).status == 400
 

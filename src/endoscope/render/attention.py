@@ -23,7 +23,7 @@ class AttentionRenderer(Renderer):
     form = "attention"
 
     def fits(self, value: Any, about: About) -> bool:
-        if not isinstance(value, Numbers) or value.whole:
+        if not isinstance(value, Numbers) or value.is_integral:
             return False
         heads = _heads(value)
         if heads is None or sheets.span_of(heads.x)[0][0] < 0:

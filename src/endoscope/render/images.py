@@ -73,8 +73,8 @@ def as_rgb(x: Numbers, about: About) -> Array | None:
 
 def _has_map_per_class(x: Numbers, about: About) -> bool:
     """Whether a model's output is one map per class: as many as class names, or four, which cannot be colours."""
-    channels = unbatched(x).shape[0]
-    return channels == 4 or (channels > 1 and channels == len(about.class_names or ()))
+    shape = unbatched(x).shape
+    return len(shape) == 3 and (shape[0] == 4 or (shape[0] > 1 and shape[0] == len(about.class_names or ())))
 
 
 def channels_first(x: Numbers, about: About) -> Numbers | None:

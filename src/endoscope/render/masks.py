@@ -22,7 +22,7 @@ class MaskRenderer(Renderer):
     form = "mask"
 
     def fits(self, value: Any, about: About) -> bool:
-        if not isinstance(value, Numbers) or not value.whole:
+        if not isinstance(value, Numbers) or not value.is_integral:
             return False
         mask = _mask(value)
         if mask is None or (value.dtype == "uint8" and about.section == "inputs" and not about.named("mask", "seg")):

@@ -32,11 +32,11 @@ def is_numbers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc")
 
 
-def laid_out(value: Any) -> Numbers | None:
-    """A tensor or array whose values can be laid out one after the other; None for everything else."""
+def numbers_of(value: Any) -> Numbers | None:
+    """The values of a tensor or array; None for any other value, and for a tensor whose values cannot be read."""
     try:
         return Numbers(value) if is_numbers(value) else None
-    except (RuntimeError, TypeError, ValueError):  # a tensor of a kind that has no values to lay out
+    except (RuntimeError, TypeError, ValueError):  # such as a nested tensor
         return None
 
 
@@ -82,7 +82,7 @@ class Numbers:
         return math.prod(self.shape)
 
     @property
-    def whole(self) -> bool:
+    def is_integral(self) -> bool:
         """Whether the values are integers or booleans."""
         if isinstance(self._data, torch.Tensor):
             return not (self._data.is_floating_point() or self._data.is_complex())
@@ -194,9 +194,9 @@ def finite_range(x: Numbers) -> tuple[float | int, float | int] | None:
 
 
 def _finite_range(x: Numbers) -> tuple[float | int, float | int] | None:
-    found = statistics(x)
-    if not found.non_finite:
-        return None if found.min is None or found.max is None else (found.min, found.max)
+    stats = statistics(x)
+    if not stats.non_finite:
+        return None if stats.min is None or stats.max is None else (stats.min, stats.max)
     chunks = (chunk[np.isfinite(chunk)] for chunk in x.chunks(STATISTICS_OF))
     ends = [(chunk.min().item(), chunk.max().item()) for chunk in chunks if chunk.size]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None

@@ -1,6 +1,6 @@
 """Turns arrays into pictures: places in a colour map, tiles with gaps, enlargement by whole factors, PNG.
 
-A picture with a colour map is kept as one byte per pixel and a palette, which is small and quick to write. NaN and
+A picture with a colour map has one byte per pixel and a palette, so it is small and quick to write. NaN and
 infinities have their own colours, and gaps are transparent.
 """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,10 +76,14 @@ def cell(value: Any) -> Any:
     if isinstance(value, int):
         return _integer(value)
     if isinstance(value, (list, tuple)):
-        inside = ", ".join(str(cell(v)) if is_scalar(v) else "…" for v in islice(value, SHORT_LIST))
-        more = f", … ({SHORT_LIST} of {len(value):,})" if len(value) > SHORT_LIST else ""
-        return shortened(f"[{inside}{more}]")
+        return _list(value)
     return shortened(_text(value)) if is_scalar(value) else f"a {type(value).__name__}"
+
+
+def _list(values: Sequence[Any]) -> str:
+    inside = ", ".join(str(cell(v)) if is_scalar(v) else "…" for v in values[:SHORT_LIST])
+    more = f", … ({SHORT_LIST} of {len(values):,})" if len(values) > SHORT_LIST else ""
+    return shortened(f"[{inside}{more}]")
 
 
 def _integer(value: int) -> int | str:
@@ -106,17 +109,15 @@ def jsonable(value: Any) -> Any:
     """Plain data that JSON can hold: NaN and infinities as text, and text that UTF-8 can hold."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _NON_FINITE[str(value)]
     if isinstance(value, dict):
         return {jsonable(str(k)): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [jsonable(v) for v in value]
-    if value is None or isinstance(value, (bool, int)):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NON_FINITE[str(value)]
+    if isinstance(value, (int, type(None))):
         return value
-    return jsonable(cell(value))
+    return str(value if isinstance(value, str) else cell(value)).encode(errors="replace").decode()
 
 
 def value_text(value: Any) -> str:

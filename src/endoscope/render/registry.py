@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, get_args
 
 import numpy as np
@@ -24,11 +25,6 @@ from endoscope.render.renderer import PICTURES, About, Body, Form, Renderer, Vie
 from endoscope.render.tables import ClassesRenderer, TableRenderer
 from endoscope.render.texts import AnythingRenderer, ScalarRenderer, TextRenderer
 from endoscope.render.tokens import TokensRenderer
-
-__all__ = [
-    "PICTURES", "About", "Body", "Drawn", "Form", "NotDrawn", "Problem", "Renderer", "View", "describe", "draw",
-    "picture", "register", "registered", "unregister",
-]  # fmt: skip
 
 _BUILT_IN: tuple[Renderer, ...] = (
     ScalarRenderer(),
@@ -56,8 +52,8 @@ def register(name: str, renderer: object) -> None:
     It is given the value as it was captured. Register before the viewer starts, or before a notebook displays.
     """
     if not isinstance(renderer, Renderer):
-        given = f"the class {renderer.__name__}" if isinstance(renderer, type) else type(renderer).__name__
-        raise ConfigError(f"register({name!r}, ...) was given {given}; it needs an object of a subclass of Renderer")
+        kind = f"the class {renderer.__name__}" if isinstance(renderer, type) else type(renderer).__name__
+        raise ConfigError(f"register({name!r}, ...) was given {kind}; it needs an object of a subclass of Renderer")
     if getattr(renderer, "form", None) not in get_args(Form):
         raise ConfigError(f"{type(renderer).__name__}.form must be one of {', '.join(map(repr, get_args(Form)))}")
     _registered[name] = renderer
@@ -100,23 +96,18 @@ class Drawn:
 
     form: Form
     body: Body
-    renderer: Renderer
-    value: Any
-    """What the renderer is given: built-in ones are given tensors as `Numbers`."""
-    about: About
     numbers: Numbers | None
-    """The value, when it is a tensor or an array that can be laid out."""
+    """The value as numbers, if it is a tensor or an array whose values can be read."""
+    renderer: Renderer | None
+    """None for a value that could not be drawn."""
+    argument: Any
+    about: About
 
     def picture(self, view: View) -> Picture:
         """One of its pictures, or `NotDrawn` with the reason."""
-        with _drawing("this picture", clear=(ValueError, MemoryError)):
-            if self.form not in PICTURES:
-                raise ValueError(self.body.get("message") or f"a value drawn as {self.form} has no picture")
-            result: Any = self.renderer.picture(self.value, self.about, view)
-            if not isinstance(result, Picture):
-                name = type(self.renderer).__name__
-                raise TypeError(f"{name}.picture() returned {type(result).__name__}, expected a Picture")
-            return result
+        if self.renderer is None:
+            raise NotDrawn(self.body["message"])
+        return _picture(self.renderer, self.argument, self.about, view)
 
 
 def draw(value: Any, about: About) -> Drawn:
@@ -125,20 +116,39 @@ def draw(value: Any, about: About) -> Drawn:
     try:
         with _drawing("this value"):
             numbers = Numbers(value) if is_numbers(value) else None
-            renderer, given = registered(about.debugger, about.name), value
-            if renderer is None:
-                given = value if numbers is None else numbers
-                renderer = next(renderer for renderer in _BUILT_IN if renderer.fits(given, about))
-            body = renderer.body(given, about)
+            renderer, argument = _choose(value, numbers, about)
+            body = renderer.body(argument, about)
             _check_body(renderer.form, body)
-            return Drawn(renderer.form, body, renderer, given, about, numbers)
+            return Drawn(renderer.form, body, numbers, renderer, argument, about)
     except NotDrawn as e:
-        return Drawn("problem", {"message": str(e)}, Problem(), value, about, numbers)
+        return Drawn("problem", {"message": str(e)}, numbers, None, value, about)
 
 
 def picture(value: Any, about: About, view: View) -> Picture:
-    """The picture of a value, or `NotDrawn` with the reason."""
-    return draw(value, about).picture(view)
+    """The picture of a value, or `NotDrawn` with the reason. Does not compute the body."""
+    with _drawing("this value"):
+        renderer, argument = _choose(value, Numbers(value) if is_numbers(value) else None, about)
+    return _picture(renderer, argument, about, view)
+
+
+def _picture(renderer: Renderer, argument: Any, about: About, view: View) -> Picture:
+    with _drawing("this picture", clear=(ValueError, MemoryError)):
+        if renderer.form not in PICTURES:
+            raise ValueError(f"a value drawn as {renderer.form} has no picture")
+        result: Any = renderer.picture(argument, about, view)
+        if not isinstance(result, Picture):
+            name = type(renderer).__name__
+            raise TypeError(f"{name}.picture() returned {type(result).__name__}, expected a Picture")
+        return result
+
+
+def _choose(value: Any, numbers: Numbers | None, about: About) -> tuple[Renderer, Any]:
+    """The renderer of a value, and the value as it expects it: tensors are `Numbers` for the built-in ones."""
+    renderer = registered(about.debugger, about.name)
+    if renderer is not None:
+        return renderer, value
+    argument = value if numbers is None else numbers
+    return next(renderer for renderer in _BUILT_IN if renderer.fits(argument, about)), argument
 
 
 _LIST = (list, tuple)
@@ -158,6 +168,8 @@ _REQUIRED: dict[Form, Body] = {
     "problem": {"message": str},
 }
 """For each form, the keys that its body must have and their types."""
+_OPTIONAL: Body = {"shown": Integral, "of": Integral, "range": _LIST, "tokens": _LIST, "legend": _LIST, "note": str}
+"""Keys that a body of any form may have. None is allowed, too."""
 
 
 def _is_sheet(body: Body) -> bool:
@@ -165,18 +177,26 @@ def _is_sheet(body: Body) -> bool:
     return len(sides) == 2 and all(isinstance(side, int) for side in sides) and min(*sides, *counts) >= 1
 
 
-_SHEET_RULE = (
+_Rule = tuple[Callable[[Body], bool], str]
+_SHEET_RULE: _Rule = (
     _is_sheet,
     "'columns', 'rows', 'shown' and 'of' must be 1 or more, and 'tile' must hold a width and a height",
 )
-_RULES: dict[Form, tuple[Callable[[Body], bool], str]] = {
-    "line": (
-        lambda body: all(isinstance(one, dict) and isinstance(one.get("values"), _LIST) for one in body["series"]),
-        "each item of 'series' must have a list 'values'",
-    ),
-    "table": (lambda body: all(isinstance(row, _LIST) for row in body["rows"]), "each item of 'rows' must be a list"),
-    "channels": _SHEET_RULE,
-    "attention": _SHEET_RULE,
+_RANGE_RULE: _Rule = (
+    lambda body: body.get("range") is None or [isinstance(end, Real) for end in body["range"]] == [True, True],
+    "'range' must hold two numbers",
+)
+_RULES: dict[Form, list[_Rule]] = {
+    "line": [
+        (
+            lambda body: all(isinstance(one, dict) and isinstance(one.get("values"), _LIST) for one in body["series"]),
+            "each item of 'series' must have a list 'values'",
+        )
+    ],
+    "table": [(lambda body: all(isinstance(row, _LIST) for row in body["rows"]), "each item of 'rows' must be a list")],
+    "histogram": [(lambda body: all(isinstance(n, Real) for n in body["counts"]), "'counts' must be numbers")],
+    "channels": [_SHEET_RULE],
+    "attention": [_SHEET_RULE],
 }
 
 
@@ -184,24 +204,16 @@ def _check_body(form: Form, body: Any) -> None:
     """TypeError or ValueError when a page could not show what a renderer returned."""
     if not isinstance(body, dict):
         raise TypeError(f"body() returned {type(body).__name__}, expected a dict")
-    for name, expected in _REQUIRED[form].items():
+    for name in _REQUIRED[form]:
         if name not in body:
             raise ValueError(f"the body of the form {form!r} lacks {name!r}")
+    optional = {name: expected for name, expected in _OPTIONAL.items() if body.get(name) is not None}
+    for name, expected in {**optional, **_REQUIRED[form]}.items():
         if not isinstance(body[name], expected):
             raise TypeError(f"{name!r} in the body of the form {form!r} is {type(body[name]).__name__}")
-    if form in _RULES:
-        holds, message = _RULES[form]
+    for holds, message in (_RANGE_RULE, *_RULES.get(form, ())):
         if not holds(body):
             raise ValueError(message)
-
-
-class Problem(Renderer):
-    """Says why a value is not drawn."""
-
-    form = "problem"
-
-    def body(self, value: Any, about: About) -> Body:
-        return {"message": str(value)[:1000]}
 
 
 def describe(e: BaseException) -> str:

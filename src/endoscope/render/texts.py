@@ -49,7 +49,7 @@ class TextRenderer(Renderer):
             most, unit = TEXT // 4, "bytes"
         shown, of = content[:most], len(content)
         notes = [] if len(shown) == of else [f"the first {len(shown):,} of {of:,} {unit}"]
-        notes += ["of this type only the start of its repr was kept"] if isinstance(value, Opaque) else []
+        notes += ["only the start of its repr was stored"] if isinstance(value, Opaque) else []
         text = shown.hex(" ") if isinstance(shown, bytes) else shown
         return {"text": text, "shown": len(shown), "of": of, "note": "; ".join(notes) or None}
 

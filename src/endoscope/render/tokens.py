@@ -22,12 +22,14 @@ class TokensRenderer(Renderer):
 
     def fits(self, value: Any, about: About) -> bool:
         named = about.named(*_NAMED)
+        if about.section == "debugger" and not named:
+            return False
         if isinstance(value, list):
-            return _are_ids(value) and (named or about.section != "debugger")
-        row = vector(value) if isinstance(value, Numbers) and value.whole else None
+            return _are_ids(value)
+        row = vector(value) if isinstance(value, Numbers) and value.is_integral else None
         if row is None or row.size < 2 or row.dtype == "bool":
             return False
-        return named or (about.section != "debugger" and _look_like_ids(row))
+        return named or _look_like_ids(row)
 
     def body(self, value: Any, about: About) -> Body:
         row = value.reshaped(-1).take(slice(TOKENS)).tolist() if isinstance(value, Numbers) else value[:TOKENS]

@@ -20,7 +20,7 @@ import numpy as np
 
 from endoscope.render.pictures import Picture
 from endoscope.render.plain import cell, value_text
-from endoscope.render.registry import Body
+from endoscope.render.renderer import Body
 from endoscope.render.sheets import ordinal
 from endoscope.report.items import Shown
 
@@ -221,21 +221,21 @@ def _lines(body: Body) -> str:
 
 def line(values: Sequence[Any], *, dots: bool = False) -> str:
     """A curve over positions, with gaps where values are not finite."""
-    step = -(-len(values) // _MOST_POINTS) or 1
-    y = np.array([_finite(value) for value in values[::step]])
+    step = max(1, -(-len(values) // _MOST_POINTS))
+    y = np.array([*map(_finite, values[::step])])
     finite = np.isfinite(y)
     if not finite.any():
         return note("no value is finite")
     low, high = y[finite].min(), y[finite].max()
     x = np.arange(len(y)) * step * _WIDTH / max(len(values) - 1, 1)
     y = _HEIGHT * (1 - (y / 2 - low / 2) / ((high / 2 - low / 2) or 1.0))  # high - low may overflow
-    drawn = np.flatnonzero(finite).tolist()
-    path = "".join(f"{'L' if k and finite[k - 1] else 'M'}{x[k]:.1f} {y[k]:.1f}" for k in drawn)
-    show_dots = dots or len(drawn) < 3
-    circles = "".join(f'<circle class="dot" cx="{x[k]:.1f}" cy="{y[k]:.1f}" r="2.5"/>' for k in drawn if show_dots)
-    ends = f"{value_text(float(low))} to {value_text(float(high))}"
+    joined = finite & np.r_[False, finite[:-1]]  # to the value before
+    points = [("L" if joined[k] else "M", f"{x[k]:.1f}", f"{y[k]:.1f}") for k in np.flatnonzero(finite)]
+    content = f'<path class="line" d="{"".join(f"{move}{at} {height}" for move, at, height in points)}"/>'
+    if dots or len(points) < 3:
+        content += "".join(f'<circle class="dot" cx="{at}" cy="{height}" r="2.5"/>' for _, at, height in points)
     skipped = f"; every {ordinal(step)} value is drawn" if step > 1 else ""
-    return _svg(f'<path class="line" d="{path}"/>{circles}') + note(ends + skipped)
+    return _svg(content) + note(f"{value_text(float(low))} to {value_text(float(high))}{skipped}")
 
 
 def _finite(value: Any) -> float:

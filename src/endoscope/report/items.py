@@ -9,7 +9,9 @@ from typing import Any
 from endoscope.render.numbers import statistics
 from endoscope.render.pictures import Picture
 from endoscope.render.plain import cell, value_text
-from endoscope.render.registry import PICTURES, About, Body, Drawn, Form, NotDrawn, View, draw
+from endoscope.render.registry import Drawn, NotDrawn, draw
+from endoscope.render.renderer import PICTURES, About, Body, Form, View
+from endoscope.runs import Epoch
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import Item
 
@@ -60,6 +62,10 @@ def _facts(drawn: Drawn) -> Iterator[str]:
         named = [f"{name} {value_text(value)}" for name, value in numbers.items() if value is not None]
         yield f"{', '.join(named)} of {stats.over}"
     yield f"{stats.nan:,} NaN, {stats.inf:,} infinite"
+
+
+def epoch_text(epoch: Epoch) -> str:
+    return "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
 
 
 def prediction_text(datapoint: Datapoint) -> str:

@@ -1,6 +1,6 @@
 """Notebook views: a run (`run_html`), and what the debuggers saw of one datapoint (`display_debug_outputs`).
 
-Pictures are inside the HTML, so that a saved notebook keeps them.
+Pictures are inside the HTML, so a saved notebook contains them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 from endoscope.errors import EndoscopeError
 from endoscope.pages.reader import DebugOutputs, load_debug_outputs
 from endoscope.render.plain import cell
-from endoscope.render.registry import About, describe
+from endoscope.render.registry import describe
+from endoscope.render.renderer import About
 from endoscope.report import html
 from endoscope.report.html import text
-from endoscope.report.items import prediction_text, shown
-from endoscope.runs import Epoch, Run, layout
+from endoscope.report.items import epoch_text, prediction_text, shown
+from endoscope.runs import Epoch, Run, ScoreTable, layout
 from endoscope.runs.datapoint import MOST_BYTES, Datapoint
 from endoscope.runs.datapoint_values import Item, walk
 
@@ -113,40 +114,37 @@ def run_html(run: Run) -> str:
     if run.kind != "evaluation":
         facts.append(f"{len(epochs):,} epoch{'' if len(epochs) == 1 else 's'}")
     parts = [f"<h2>{text(run.name)}</h2>", html.note(" · ".join(facts))]
-    scored = [epoch for epoch in epochs[-_EPOCHS:] if epoch.scores is not None]
-    parts += [_scores(run, scored, len(epochs)), _worst(run, scored[-1])] if scored else [html.note("no scores yet")]
+    scored = [(epoch, table) for epoch in epochs[-_EPOCHS:] if (table := epoch.scores) is not None]
+    parts += [_scores(run, scored), _worst(*scored[-1])] if scored else [html.note("no scores yet")]
     parts.append(html.problems([cell(problem) for problem in run.problems], _PROBLEMS))  # now that all has been read
     return html.fragment(parts)
 
 
-def _scores(run: Run, scored: list[Epoch], epochs: int) -> str:
+def _scores(run: Run, scored: list[tuple[Epoch, ScoreTable]]) -> str:
     """The scores of the last epochs, with an arrow in the direction that is better."""
-    tables = {epoch.number: epoch.scores.aggregated for epoch in scored if epoch.scores is not None}
-    names = [*dict.fromkeys(name for scores in tables.values() for name in scores)]
+    names = [*dict.fromkeys(name for _, table in scored for name in table.aggregated)]
     labels = run.score_labels(names[:_SCORES])
     columns = [f"{cell(label)} {_ARROWS.get(run.directions.get(name, ''), '')}" for name, label in labels.items()]
-    rows = [
-        ["eval" if number is None else number, *(scores.get(name) for name in labels)]
-        for number, scores in tables.items()
-    ]
-    notes = [f"the last {_EPOCHS} of {epochs:,} epochs"] if epochs > _EPOCHS else []
-    notes += [f"{_SCORES} of {len(names)} scores"] if len(names) > _SCORES else []
-    return html.table(["epoch", *columns], rows) + (html.note(", ".join(notes)) if notes else "")
+    rows = []
+    for epoch, table in scored:
+        number = "eval" if epoch.number is None else epoch.number
+        rows.append([number, *(table.aggregated.get(name) for name in labels)])
+    epochs = len(run.epochs)
+    notes = html.note(f"the last {_EPOCHS} of {epochs:,} epochs") if epochs > _EPOCHS else ""
+    notes += html.note(f"{_SCORES} of {len(names)} scores") if len(names) > _SCORES else ""
+    return html.table(["epoch", *columns], rows) + notes
 
 
-def _worst(run: Run, epoch: Epoch) -> str:
+def _worst(epoch: Epoch, table: ScoreTable) -> str:
     """The worst datapoints of an epoch by its first score for which lower is better, or else by its first score."""
-    table = epoch.scores
-    assert table is not None
     name = next((name for name in table.values if table.directions[name] == "lower"), next(iter(table.values), None))
     if name is None:
         return ""
     rows = []
-    first = Datapoint(run, epoch, 0)
+    first = Datapoint(epoch.run, epoch, 0)
     for at in table.worst_first(name)[:_WORST].tolist():
         one = first.beside(int(table.indices[at]))
         rows.append([str(one.idx), float(table.values[name][at]), cell(one.label_text), prediction_text(one)])
-    score = cell(run.score_labels([name])[name])
-    where = "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
-    title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {score}, {where}"
+    score = cell(epoch.run.score_labels([name])[name])
+    title = f"worst {len(rows)} of {len(table.indices):,} datapoints by {score}, {epoch_text(epoch)}"
     return f"<h3>{text(title)}</h3>" + html.table(["datapoint", score, "label", "prediction"], rows)

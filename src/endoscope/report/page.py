@@ -20,12 +20,12 @@ from endoscope.render.plain import cell, value_text
 from endoscope.render.registry import describe
 from endoscope.report import html
 from endoscope.report.html import text
-from endoscope.report.items import prediction_text, shown
+from endoscope.report.items import epoch_text, prediction_text, shown
 from endoscope.report.score_map import EXPLANATION, score_map
 from endoscope.report.selection import WORST, Selection
-from endoscope.runs import Epoch, Run, RunNotFoundError, find_runs, ranking
+from endoscope.runs import Run, RunNotFoundError, find_runs, ranking
 from endoscope.runs.atomic import replacing
-from endoscope.runs.datapoint import Datapoint
+from endoscope.runs.datapoint import Datapoint, worst_datapoints
 from endoscope.runs.datapoint_values import SECTIONS, Item
 from endoscope.runs.files import clean
 
@@ -110,10 +110,6 @@ def _run_name(run: Run) -> str:
     return clean(run.path.resolve().name) or "run"
 
 
-def _where(epoch: Epoch) -> str:
-    return "the evaluation" if epoch.number is None else f"epoch {epoch.number}"
-
-
 @dataclass
 class _Budget:
     """How many bytes of items the page holds so far, and what was left out of it."""
@@ -168,11 +164,9 @@ class _RunSection:
     def _chosen(self) -> list[int]:
         if self._selection.datapoints is not None:
             return [*self._selection.datapoints]
-        column, table = self._column, self._table
-        if column is None or table is None:
+        if self._column is None or self._scored is None:
             return []
-        worst = column.worst_first()[: self._selection.worst].tolist()
-        return [int(table.indices[at]) for at in worst if not column.missing[at]]
+        return [one.idx for _, one in worst_datapoints(self._scored, self._column, self._selection.worst)]
 
     def _without_paths(self, words: Any) -> str:
         """The text of an error or a problem, without the paths of this machine."""
@@ -198,7 +192,7 @@ class _RunSection:
         scores = ""
         if table is not None and self._scored is not None:
             rows = [[self._label(name), value, table.directions.get(name)] for name, value in table.aggregated.items()]
-            scores = html.table([f"score, {_where(self._scored)}", "value", "better"], rows[:100])
+            scores = html.table([f"score, {epoch_text(self._scored)}", "value", "better"], rows[:100])
         problems = html.problems([self._without_paths(problem) for problem in run.problems], _MOST_PROBLEMS)
         return f"<section><h2>Run {text(_run_name(run))}</h2>{html.facts(facts)}{scores}{problems}</section>"
 
@@ -236,7 +230,7 @@ class _RunSection:
         finite = column.values[np.isfinite(column.values) & ~column.missing]
         facts = {
             "score": f"{metric}, {column.direction} is better",
-            "of": _where(epoch),
+            "of": epoch_text(epoch),
             "datapoints": len(table.indices),
             "fail": f"{int(fails.sum()):,} (of the worst {ranking.PERCENTILE} %, and every NaN)",
             "from": f"{value_text(float(finite.min()))} to {value_text(float(finite.max()))}" if len(finite) else None,
@@ -245,10 +239,7 @@ class _RunSection:
             "without the score": int(column.missing.sum()),
         }
         rows = []
-        for at in column.worst_first()[: max(len(self._datapoints), WORST)].tolist():
-            if column.missing[at]:
-                break
-            one = Datapoint(self._run, epoch, int(table.indices[at]))
+        for at, one in worst_datapoints(epoch, column, max(len(self._datapoints), WORST)):
             index = html.link(one.idx, self._anchor(one.idx)) if one.idx in self._datapoints else str(one.idx)
             score, failure = float(column.values[at]), "fails" if fails[at] else ""
             rows.append([index, score, failure, cell(one.label_text), prediction_text(one)])
@@ -269,10 +260,10 @@ class _RunSection:
         parts = [self._values(first, name) for name in _SAME_IN_ALL_EPOCHS]
         for epoch in epochs:
             at = Datapoint(self._run, epoch, idx)
-            heading = f"<h2>{text(_where(epoch).capitalize())}</h2>" if len(epochs) > 1 else ""
+            heading = f"<h2>{text(epoch_text(epoch).capitalize())}</h2>" if len(epochs) > 1 else ""
             parts.append(f"{heading}<h3>Scores</h3>{self._scores(at)}")
             parts += [self._values(at, name) for name in SECTIONS if name not in _SAME_IN_ALL_EPOCHS]
-        where = f", {_where(epochs[0])}" if len(epochs) == 1 else ""
+        where = f", {epoch_text(epochs[0])}" if len(epochs) == 1 else ""
         title = f"Datapoint {idx} of {_run_name(self._run)}{where}"
         return f'<section id="{self._anchor(idx)}"><h2>{text(title)}</h2>{"".join(parts)}</section>'
 
@@ -287,7 +278,7 @@ class _RunSection:
             for name, values in table.values.items():
                 if name not in table.missing or not table.missing[name][places[0]]:
                     facts[self._label(name)] = float(values[places[0]])
-        return html.facts(facts) if facts else html.note(f"datapoint {at.idx} has no score in {_where(at.epoch)}")
+        return html.facts(facts) if facts else html.note(f"datapoint {at.idx} has no score in {epoch_text(at.epoch)}")
 
     def _values(self, at: Datapoint, section: str) -> str:
         if section == "debugger":

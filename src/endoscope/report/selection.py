@@ -42,12 +42,7 @@ class Selection:
         indices = _numbers(datapoints, "--datapoints") if datapoints is not None else None
         if max(len(indices or ()), worst or 0) > MOST_DATAPOINTS:
             raise ConfigError(f"at most {MOST_DATAPOINTS} datapoints fit into one page; choose fewer")
-        which: Literal["last", "all"] | tuple[int, ...] = "last"
-        if epochs == "all":
-            which = "all"
-        elif epochs is not None and epochs != "last":
-            which = _numbers(epochs, "--epochs", others="last, all, or ")
-        return cls(indices, WORST if worst is None else worst, metric, which)
+        return cls(indices, WORST if worst is None else worst, metric, _which_epochs(epochs))
 
     def epochs_of(self, run: Run) -> list[Epoch]:
         """The selected epochs of a run. An evaluation has only one, which is always selected."""
@@ -65,24 +60,21 @@ class Selection:
         self._check_metric(runs)
         known = reduce(np.union1d, [self._known(run) for run in runs])
         exist = f"there are {len(known):,}, from {known[0]} to {known[-1]}" if len(known) else "there are none yet"
-        unknown = [idx for idx in self.datapoints or () if idx not in known]
-        if unknown:
-            raise ConfigError(f"no run has a datapoint {unknown[0]} in these epochs; {exist}")
-        if self.datapoints is None and not any(_has_scores_or_losses(run) for run in runs):
+        unknown = next((idx for idx in self.datapoints or () if idx not in known), None)
+        if unknown is not None:
+            raise ConfigError(f"no run has a datapoint {unknown} in these epochs; {exist}")
+        if self.datapoints is None and not any(map(_has_scores_or_losses, runs)):
             hint = f"{exist}; choose some with --datapoints" if len(known) else "nothing was captured either"
             raise ConfigError(f"there is nothing to export: no run has a score or a loss yet; {hint}")
 
     def _check_epochs(self, runs: Sequence[Run]) -> None:
         if not isinstance(self.epochs, tuple):
             return
-        numbers = sorted({epoch.number for run in runs for epoch in run.epochs if epoch.number is not None})
-        absent = next((number for number in self.epochs if number not in numbers), None)
-        if absent is None:
-            return
-        if not numbers and any(run.kind == "evaluation" for run in runs):
-            raise ConfigError(f"an evaluation has no epoch {absent}; leave --epochs out")
-        exist = f"there are {numbers[0]} to {numbers[-1]}" if numbers else "there are none yet"
-        raise ConfigError(f"no run has an epoch {absent}; {exist}")
+        numbers = {epoch.number for run in runs for epoch in run.epochs if epoch.number is not None}
+        absent = [number for number in self.epochs if number not in numbers]
+        if absent:
+            exist = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there are none; leave --epochs out"
+            raise ConfigError(f"no run has an epoch {absent[0]}; {exist}")
 
     def _check_metric(self, runs: Sequence[Run]) -> None:
         if self.metric is None:
@@ -97,8 +89,14 @@ class Selection:
         """The datapoints of the selected epochs that have a score or a capture."""
         epochs = self.epochs_of(run)
         scored = [table.indices for epoch in epochs if (table := epoch.scores) is not None]
-        captured = [indices for epoch in epochs for indices in Datapoint(run, epoch, 0).kept().values()]
+        captured = [indices for epoch in epochs for indices in Datapoint(run, epoch, 0).stored().values()]
         return reduce(np.union1d, [np.empty(0, np.int64), *scored, *captured])
+
+
+def _which_epochs(option: str | None) -> Literal["last", "all"] | tuple[int, ...]:
+    if option is None or option == "last":
+        return "last"
+    return "all" if option == "all" else _numbers(option, "--epochs", others="last, all, or ")
 
 
 def _numbers(option: str, name: str, *, others: str = "") -> tuple[int, ...]:

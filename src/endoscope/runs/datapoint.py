@@ -28,6 +28,7 @@ from endoscope.runs.datapoint_values import (
     tokens_of,
     walk,
 )
+from endoscope.runs.ranking import Column
 
 PREDICTED = "predicted class"
 """The name of the item with the class that an output predicts at each pixel."""
@@ -90,33 +91,32 @@ class Datapoint:
     def _class_names(self) -> tuple[str, ...] | None:
         return self._once("class_names", lambda: self.run.class_names)
 
-    def kept(self) -> dict[str, NDArray[np.int64]]:
+    def stored(self) -> dict[str, NDArray[np.int64]]:
         """The datapoints of this epoch whose inputs, outputs and debug outputs are stored, in ascending order."""
         return {name: np.fromiter(self._pages(name) or (), np.int64) for name in _STORED}
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether anything in addition to its scores is stored."""
         return any(self.idx in (self._pages(name) or ()) for name in _STORED)
 
     # ---- reading
     def _stored(self, section: str) -> DebugOutputs:
         """The pages that hold a section of this datapoint; `NotShown` if there are none."""
-        per_epoch = section in ("debugger", "outputs")
         pages = self._pages(section)
         what = "debug outputs" if section == "debugger" else section.replace("_", " ")
+        if pages is None and section in ("debugger", "outputs") and self.epoch.number is not None:
+            raise NotShown(f"This epoch has no stored {what}.{self._elsewhere(section)}")
         if pages is None:
-            where = "This epoch" if per_epoch and self.epoch.number is not None else "This run"
-            raise NotShown(f"{where} kept no {what}.{self._elsewhere(section) if where == 'This epoch' else ''}")
+            raise NotShown(f"This run has no stored {what}.")
         if self.idx not in pages:
-            raise NotShown(f"No {what} were kept of datapoint {self.idx}; {len(pages):,} datapoints have them.")
+            raise NotShown(f"Datapoint {self.idx} has no stored {what}; {len(pages):,} datapoints have some.")
         return pages
 
     def _elsewhere(self, section: str) -> str:
-        """The epochs that stored a section."""
         epochs = [str(epoch.number) for epoch in self.run.epochs if epoch.holds(section)]
         more = f" and {len(epochs) - 10} more" if len(epochs) > 10 else ""
-        return f" These did: {', '.join(epochs[:10])}{more}." if epochs else ""
+        return f" Epochs that have some: {', '.join(epochs[:10])}{more}." if epochs else ""
 
     def read(self, section: str, name: str | None = None, *, most: int = MOST_BYTES) -> Any:
         """The value of a section, or of the debugger ``name``; `NotShown` if it does not exist or is too large."""
@@ -124,7 +124,7 @@ class Datapoint:
         size = pages.size(self.idx, name)
         if size > most:
             raise NotShown(
-                f"{name!r} has {size / (1 << 20):,.0f} MB of tensors here, and at most {most >> 20:,} MB are read. "
+                f"{name!r} has {size / (1 << 20):,.0f} MB of tensors, more than the {most >> 20:,} MB shown here. "
                 "Load it in Python."
             )
         try:
@@ -222,6 +222,15 @@ class Datapoint:
             classification=item.section == "outputs" and _is_same(item.value, self.row),
             image=lambda: self._image,
         )
+
+
+def worst_datapoints(epoch: Epoch, column: Column, n: int) -> Iterator[tuple[int, Datapoint]]:
+    """The ``n`` datapoints that do worst, with their positions in the epoch's scores; none without the score."""
+    table, first = epoch.scores, Datapoint(epoch.run, epoch, 0)  # the others share its open pages
+    if table is not None:
+        for at in column.worst_first()[:n].tolist():
+            if not column.missing[at]:
+                yield at, first.beside(int(table.indices[at]))
 
 
 def _is_same(value: Any, row: Any) -> bool:

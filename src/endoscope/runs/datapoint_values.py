@@ -7,13 +7,13 @@ what is left out because there is too much of it or it is nested too deeply. Not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from endoscope.render.numbers import Numbers, is_numbers, laid_out
+from endoscope.render.numbers import Numbers, is_numbers, numbers_of
 from endoscope.render.plain import CELL, SHORT_LIST, is_scalar, key_text, keys_of, members, shortened
 from endoscope.render.registry import registered
 from endoscope.render.tables import probabilities
@@ -37,6 +37,7 @@ _TOKEN_KEYS = ("tokens", "token_strings", "words")
 _MOST_CLASSES = 100_000
 
 Key = tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Item:
     """The texts of the tokens that the same debugger returned."""
     group: bool = False
     """Whether it holds only the scalars of a container that holds more."""
-    statement: bool = False
+    is_note: bool = False
     """Whether it is not a value but a note of what is not shown."""
 
     @property
@@ -73,9 +74,6 @@ class Item:
     def key(self) -> str:
         """Its keys, as renderers are registered for them; empty for the complete value of a debugger."""
         return "/".join(self.path)
-
-
-Found = Item  # the earlier name, until every import is changed
 
 
 def item_id(section: str, debugger: str | None, path: Key) -> str:
@@ -106,7 +104,7 @@ def walk(section: str, value: Any, debugger: str | None = None) -> Iterator[Item
     walker = _Walk(section, debugger, tokens_of(value))
     for count, item in enumerate(walker.items(value, (), "")):
         if count == MOST_ITEMS:
-            yield walker.statement((), f"Only the first {MOST_ITEMS} items are shown. The snippet loads all.")
+            yield walker.note((), f"Only the first {MOST_ITEMS} items are shown. The snippet loads all.")
             return
         yield item
 
@@ -118,8 +116,8 @@ class _Walk:
         self._tokens = tokens
         self._members = 0
 
-    def statement(self, path: Key, text: str) -> Item:
-        return Item(self._section, self._debugger, (*path, "not shown"), text, statement=True)
+    def note(self, path: Key, text: str) -> Item:
+        return Item(self._section, self._debugger, (*path, "not shown"), text, is_note=True)
 
     def _item(self, path: Key, lookup: str, value: Any, *, group: bool = False) -> Item:
         return Item(self._section, self._debugger, path, value, lookup, self._tokens, group=group)
@@ -131,7 +129,7 @@ class _Walk:
         if self._has_renderer(path) or not _is_opened(value):
             yield self._item(path, lookup, value)
         elif len(path) == MOST_DEPTH:
-            yield self.statement(path, f"Deeper than {MOST_DEPTH} levels. The snippet loads all of it.")
+            yield self.note(path, f"Deeper than {MOST_DEPTH} levels. The snippet loads all of it.")
         else:
             yield from self._members_of(value, path, lookup)
 
@@ -148,7 +146,7 @@ class _Walk:
             yield self._item(path, lookup, rows if others else value, group=bool(others))
         if self._members > _MOST_MEMBERS and (others or not scalars):
             text = f"Only the first {_MOST_MEMBERS:,} members were looked at; this container has {keys_of(value):,}."
-            yield self.statement(path, text)
+            yield self.note(path, text)
 
     def _split(self, value: Any, path: Key) -> tuple[dict[str, tuple[str, Any]], list[tuple[str, str, Any]]]:
         """The members that are rows of one table, and those that are items of their own, with their lookups."""
@@ -200,12 +198,8 @@ def label_of(labels: Any) -> int | None:
     """The index of a datapoint's class; None if its labels are something else."""
     if not isinstance(labels, dict):
         return _index(labels)
-    named = [labels[key] for key in _LABEL_KEYS if key in labels]
-    first = next((index for one in named if (index := _index(one)) is not None), None)
-    if first is not None:
-        return first
-    indices = [index for one in labels.values() if (index := _index(one)) is not None]
-    return indices[0] if len(indices) == 1 else None
+    indices = {key: index for key, value in labels.items() if (index := _index(value)) is not None}
+    return _named_or_only(indices, _LABEL_KEYS)
 
 
 def _index(value: Any) -> int | None:
@@ -216,21 +210,23 @@ def _index(value: Any) -> int | None:
         return int(value)
     if is_numbers(value):
         x = Numbers(value)
-        if x.size == 1 and x.whole and x.dtype != "bool":
+        if x.size == 1 and x.is_integral and x.dtype != "bool":
             return int(x.reshaped(-1).take()[0])
     return None
 
 
 def scores_of_classes(outputs: Any) -> Any:
     """The tensor in a model's outputs that may hold one number per class; None if there is none, or more than one."""
-    if isinstance(outputs, dict) or hasattr(outputs, "_fields"):
-        inside = dict(members(outputs) or ())
-        for key in _OUTPUT_KEYS:
-            if key in inside and _is_row(inside[key]):
-                return inside[key]
-        rows = [one for one in inside.values() if _is_row(one)]
-        return rows[0] if len(rows) == 1 else None
-    return outputs if _is_row(outputs) else None
+    if not isinstance(outputs, dict) and not hasattr(outputs, "_fields"):
+        return outputs if _is_row(outputs) else None
+    rows = {key: value for key, value in members(outputs) or () if _is_row(value)}
+    return _named_or_only(rows, _OUTPUT_KEYS)
+
+
+def _named_or_only(values: dict[str, T], names: Sequence[str]) -> T | None:
+    """The value with the first of these names that exists, or else the only value."""
+    named = [values[name] for name in names if name in values]
+    return next(iter(named or values.values())) if named or len(values) == 1 else None
 
 
 def _is_row(value: Any) -> bool:
@@ -238,7 +234,7 @@ def _is_row(value: Any) -> bool:
         return False
     shape = tuple(value.shape)
     row = shape[1:] if len(shape) == 2 and shape[0] == 1 else shape
-    return len(row) == 1 and 2 <= row[0] <= _MOST_CLASSES and not Numbers(value).whole
+    return len(row) == 1 and 2 <= row[0] <= _MOST_CLASSES and not Numbers(value).is_integral
 
 
 def is_classification(row: Any, labels: Any, class_names: Any) -> bool:
@@ -284,7 +280,7 @@ def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Ke
     """
     sizes = {tuple(item.value.shape[-2:]) for item in walk("labels", labels) if _is_mask(item.value)}
     for item in walk("outputs", outputs):
-        x = laid_out(item.value)
+        x = numbers_of(item.value)
         if x is None or not _has_channels(x):
             continue
         at = len(x.shape) - 3
@@ -296,12 +292,12 @@ def class_maps(outputs: Any, labels: Any, class_names: Any) -> Iterator[tuple[Ke
 def _has_channels(x: Numbers) -> bool:
     """Whether it is one datapoint's maps of several channels."""
     single = len(x.shape) == 3 or (len(x.shape) == 4 and x.shape[0] == 1)
-    return single and not x.whole and x.shape[-3] > 1 and min(x.shape[-2:]) >= 4
+    return single and not x.is_integral and x.shape[-3] > 1 and min(x.shape[-2:]) >= 4
 
 
 def _is_mask(value: Any) -> bool:
-    x = laid_out(value)
-    return x is not None and x.whole and len(x.shape) in (2, 3, 4) and all(n == 1 for n in x.shape[:-2])
+    x = numbers_of(value)
+    return x is not None and x.is_integral and len(x.shape) in (2, 3, 4) and all(n == 1 for n in x.shape[:-2])
 
 
 def tokens_of(*sections: Any) -> tuple[str, ...] | None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import PIL  # noqa: F401 - fail here and not in every picture, if Pillow is not installed
-
 if TYPE_CHECKING:
     from endoscope.pages.reader import load_debug_outputs
     from endoscope.render import About, Numbers, Picture, Renderer, View, register, unregister

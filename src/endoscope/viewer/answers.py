@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,33 +11,24 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from endoscope.render.plain import jsonable
+
 Json = dict[str, Any]
 Number = float | str | None
-
-
-def number(value: float | None) -> Number:
-    """One number.
-
-    >>> number(0.5), number(float("nan")), number(float("-inf"))
-    (0.5, 'NaN', '-Infinity')
-    """
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def numbers(values: NDArray[np.float64], missing: NDArray[np.bool_]) -> list[Number]:
     """An array; None where ``missing`` is set."""
     result: list[Number] = values.tolist()
     for at in np.flatnonzero(~np.isfinite(values)).tolist():
-        result[at] = number(float(values[at]))
+        result[at] = jsonable(values[at])
     for at in np.flatnonzero(missing).tolist():
         result[at] = None
     return result
 
 
 def encode(value: Any) -> bytes:
-    """JSON text; ValueError for a non-finite number that did not go through `number` or `numbers`."""
+    """JSON text; ValueError for a non-finite number that did not go through `jsonable` or `numbers`."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     # A lone surrogate, as in a file name that is not UTF-8, becomes JSON's own \udcxx.
     return text.encode(errors="backslashreplace")

@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from endoscope.errors import EndoscopeError
 from endoscope.render.plain import jsonable
-from endoscope.render.registry import PICTURES
+from endoscope.render.renderer import PICTURES
 from endoscope.runs import Epoch
-from endoscope.runs.datapoint import NotShown
-from endoscope.runs.datapoint_values import Found
+from endoscope.runs.datapoint import Datapoint, NotShown
+from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import Json, answer
 from endoscope.viewer.layers import Layers
@@ -52,31 +52,28 @@ class _Comparisons:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    def _side(self, entry: Entry, epoch: Epoch, idx: int) -> Side:
-        return Side(entry, self._library.datapoints.of(epoch, idx))
-
     # ---- through time
     def time(self, request: Request) -> Response:
         selection = Selection.of(request.query_params, self._library)
         idx, id = selection.needed_dp(), request.query_params.get("item", "")
         captured = [epoch for epoch in selection.run.epochs if _is_captured(epoch)]
         strip: list[Json] = []
-        before: tuple[Side, Found] | None = None
+        before: tuple[Side, Item] | None = None
         for epoch in captured[-MAX_EPOCHS:]:
-            side = self._side(selection.entry, epoch, idx)
+            side = _side(selection.entry, epoch, idx)
             try:
-                found = side.datapoint.find(id)
+                item = side.datapoint.find(id)
             except EndoscopeError as e:
-                item, step = self._problem(side, e), None
+                drawn, step = self._problem(side, e), None
             else:
-                if found is None:
+                if item is None:
                     continue
-                item = side.item(found)
-                step = _step(compare(side, found, *before, item["renderer"]) if before is not None else None)
-                before = side, found
-            strip.append({"epoch": epoch_name(epoch), "item": item, "difference": step})
+                drawn = side.item(item)
+                step = _step(compare(side, item, *before, drawn["renderer"]) if before is not None else None)
+                before = side, item
+            strip.append({"epoch": epoch_name(epoch), "item": drawn, "difference": step})
         if before is None:
-            hint = "Only epochs with saved outputs or debug outputs have items."
+            hint = "Only epochs with stored outputs or debug outputs have items."
             raise Refusal("no epoch of this run has this item", hint=hint, status=404)
         scales.share([one["item"] for one in strip])
         omitted = len(captured) - MAX_EPOCHS
@@ -93,7 +90,7 @@ class _Comparisons:
         if mode not in MODES:
             raise Refusal(f"mode={mode[:40]!r} is not known", hint=f"There are {', '.join(MODES)}.")
         selection = Selection.of(query, self._library)
-        left = Side.of(selection, self._library)
+        left = Side.of(selection)
         if mode != "runs" or len(selection.runs) < 2:
             left.needed()
         if mode == "success":
@@ -115,31 +112,35 @@ class _Comparisons:
 
     def _head(self, side: Side, selection: Selection) -> Json:
         """The label, prediction and scores of a side, its first inputs, and the labels that are pictures."""
-        head: Json = {**side.facts(selection.percentile), "inputs": [], "inputs_of": 0, "inputs_problem": None}
-        head |= {"labels": [], "labels_problem": None}
+        inputs, inputs_problem = self._read(side, "inputs")
+        labels, labels_problem = self._read(side, "labels", optional=True)
+        pictures = (drawn for item in labels if (drawn := side.item(item))["renderer"] in PICTURES)
+        return {
+            **side.facts(selection.percentile),
+            "inputs": [side.item(item) for item in inputs[:MAX_IN_HEAD]],
+            "inputs_of": len(inputs),
+            "inputs_problem": inputs_problem,
+            "labels": [*islice(pictures, MAX_IN_HEAD)],
+            "labels_problem": labels_problem,
+        }
+
+    def _read(self, side: Side, section: str, *, optional: bool = False) -> tuple[list[Item], str | None]:
+        """The items of a section, and why they cannot be read."""
         try:
-            inputs = [found for found in side.datapoint.items("inputs") if not found.statement]
-            head |= {"inputs": [side.item(found) for found in inputs[:MAX_IN_HEAD]], "inputs_of": len(inputs)}
+            return [item for item in side.datapoint.items(section) if not item.is_note], None
         except EndoscopeError as e:
-            head["inputs_problem"] = self._library.shown(str(e))
-        try:
-            labels = (side.item(found) for found in side.datapoint.items("labels") if not found.statement)
-            head["labels"] = [*islice((item for item in labels if item["renderer"] in PICTURES), MAX_IN_HEAD)]
-        except NotShown:
-            pass  # none were saved
-        except EndoscopeError as e:
-            head["labels_problem"] = self._library.shown(str(e))
-        return head
+            absent = optional and isinstance(e, NotShown)
+            return [], None if absent else self._library.shown(str(e))
 
     def _success(self, selection: Selection, left: Side, idx: int | None) -> _Other:
         at = left.datapoint
         if idx is not None:
-            return _Other(self._side(left.entry, at.epoch, idx).needed(), "Chosen by its index.")
+            return _Other(_side(left.entry, at.epoch, idx).needed(), "Chosen by its index.")
         metric = metric_of(at.epoch, selection.metric) if at.epoch.scores is not None else None
         nearest = nearest_success(at, metric, selection.percentile)
         if nearest.idx is None:
             return _Other(None, problem=nearest.how)
-        return _Other(self._side(left.entry, at.epoch, nearest.idx), nearest.how)
+        return _Other(_side(left.entry, at.epoch, nearest.idx), nearest.how)
 
     def _other_run(self, selection: Selection, left: Side) -> _Other:
         if len(selection.runs) < 2:
@@ -150,17 +151,21 @@ class _Comparisons:
             return _Other(None, problem=f"{entry.name} has no epoch yet.")
         is_selected = selection.epoch is None or epoch.number == selection.epoch or epoch.number is None
         note = None if is_selected else f"{entry.name} has no epoch {selection.epoch}; this is its last."
-        return _Other(self._side(entry, epoch, left.datapoint.idx), note)
+        return _Other(_side(entry, epoch, left.datapoint.idx), note)
 
     def _other_epoch(self, left: Side, number: int | None) -> _Other:
         at = left.datapoint
         if number is not None:
-            return _Other(self._side(left.entry, needed_epoch(at.run, number), at.idx))
+            return _Other(_side(left.entry, needed_epoch(at.run, number), at.idx))
         earlier = [epoch for epoch in at.run.epochs if is_before(epoch, at.epoch) and _is_captured(epoch)]
         if not earlier:
-            text = "No earlier epoch has saved outputs or debug outputs; choose another epoch."
+            text = "No earlier epoch has stored outputs or debug outputs; choose another epoch."
             return _Other(None, problem=text)
-        return _Other(self._side(left.entry, earlier[-1], at.idx), "The captured epoch before.")
+        return _Other(_side(left.entry, earlier[-1], at.idx), "The captured epoch before.")
+
+
+def _side(entry: Entry, epoch: Epoch, idx: int) -> Side:
+    return Side(entry, Datapoint(epoch.run, epoch, idx))
 
 
 def _step(compared: Compared | None) -> Json | None:

@@ -13,7 +13,7 @@ from endoscope.render import attention, colours, images, sheets
 from endoscope.render.curves import is_number_list
 from endoscope.render.numbers import Array, Numbers, dot, is_numbers
 from endoscope.render.pictures import Picture
-from endoscope.render.registry import About, View
+from endoscope.render.renderer import About, View
 from endoscope.render.shapes import Maps, maps, matrix
 from endoscope.render.sheets import Sheet
 
@@ -35,7 +35,7 @@ class Difference:
     of: int
 
 
-def numbers_of(value: Any) -> Numbers | None:
+def comparable(value: Any) -> Numbers | None:
     """A tensor, a number or a list of numbers; None for anything else, and for values that are too large."""
     if is_numbers(value):
         numbers = Numbers(value)

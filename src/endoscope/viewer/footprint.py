@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from endoscope.runs import layout
+from endoscope.runs.files import identity
 
 MAX_ENTRIES = 100_000
 """Files and folders that are examined."""
@@ -63,15 +64,23 @@ def footprint(path: str | os.PathLike[str]) -> Footprint:
     files: dict[str, File] = {}
     folders: set[str] = set()
     examined = 0
-    for name, found in _walk(f"{os.fspath(path)}/", "", _FILES, _PAGES, epochs=True):
+    for name, entry in _walk(f"{os.fspath(path)}/", "", _FILES, _PAGES, epochs=True):
         examined += 1
         if examined == MAX_ENTRIES:
             break
-        if found == "folder":
+        if entry == "folder":
             folders.add(name)
-        elif isinstance(found, File):
-            files[name] = found
+        elif isinstance(entry, File):
+            files[name] = entry
     return Footprint(files, frozenset(folders), examined < MAX_ENTRIES)
+
+
+def file_state(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """Changes when the file changes; None without one."""
+    try:
+        return identity(os.lstat(path))
+    except OSError:
+        return None
 
 
 def _walk(

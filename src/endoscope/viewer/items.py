@@ -11,41 +11,42 @@ import xxhash
 
 from endoscope.errors import EndoscopeError
 from endoscope.render.curves import is_number_list
-from endoscope.render.numbers import Array, Numbers, is_numbers, laid_out, statistics
+from endoscope.render.numbers import Numbers, is_numbers, numbers_of, statistics
 from endoscope.render.plain import jsonable, type_of
-from endoscope.render.registry import PICTURES, About, Problem, describe, draw
+from endoscope.render.registry import describe, draw
+from endoscope.render.renderer import PICTURES
 from endoscope.runs.datapoint import Datapoint
-from endoscope.runs.datapoint_values import SECTIONS, Found, item_id
+from endoscope.runs.datapoint_values import SECTIONS, Item
 from endoscope.viewer.answers import Json
 
-Address = Callable[[Found, str], str]
+Address = Callable[[Item, str], str]
 """The address of an item's picture; the text changes with the picture."""
 
 DRAWN = "1"
 """Change this when the same value is drawn differently, so that browsers request it again."""
 
 
-def item(datapoint: Datapoint, found: Found, address: Address, where: str) -> Json:
+def item_json(datapoint: Datapoint, item: Item, address: Address, where: str) -> Json:
     """One item. ``where`` is the folder of the run, for the snippet."""
-    drawn = draw(found.value, datapoint.about(found))
+    drawn = draw(item.value, datapoint.about(item))
     numbers = drawn.numbers
     body = {**drawn.body}
     if drawn.form in PICTURES:
-        body["src"] = address(found, version(found.value, datapoint, found))
+        body["src"] = address(item, version(datapoint, item))
         if body.get("overlay"):
-            body["overlay"] = address(found, version(found.value, datapoint, found, overlay=True)) + "&overlay=1"
+            body["overlay"] = address(item, version(datapoint, item, overlay=True)) + "&overlay=1"
     return jsonable(  # type: ignore[no-any-return]
         {
-            "id": found.id,
-            "name": found.name,
-            "debugger": found.debugger,
+            "id": item.id,
+            "name": item.name,
+            "debugger": item.debugger,
             "renderer": drawn.form,
-            "type": type_of(found.value),
-            "shape": list(found.value.shape) if is_numbers(found.value) else None,
+            "type": type_of(item.value),
+            "shape": list(item.value.shape) if is_numbers(item.value) else None,
             "dtype": numbers.dtype if numbers is not None else None,
-            "stats": _statistics(found.value, numbers),
+            "stats": _statistics(item.value, numbers),
             "body": body,
-            "snippet": snippet(datapoint, found, where),
+            "snippet": snippet(datapoint, item, where),
         }
     )
 
@@ -58,20 +59,18 @@ def _statistics(value: Any, numbers: Numbers | None) -> Json | None:
 
 def problem(datapoint: Datapoint, section: str, debugger: str | None, message: str, where: str) -> Json:
     """An item that could not be read."""
-    found = Found(section, debugger, (), None)
-    body = Problem().body(message, About())
-    facts = {"type": None, "shape": None, "dtype": None, "stats": None}
-    head = {"id": item_id(section, debugger, ()), "name": found.name, "debugger": debugger, "renderer": "problem"}
-    return jsonable({**head, **facts, "body": body, "snippet": snippet(datapoint, found, where)})  # type: ignore[no-any-return]
+    item = Item(section, debugger, (), None)
+    head = {"id": item.id, "name": item.name, "debugger": debugger, "renderer": "problem"}
+    facts = {"type": None, "shape": None, "dtype": None, "stats": None, "body": {"message": message[:1000]}}
+    return jsonable({**head, **facts, "snippet": snippet(datapoint, item, where)})  # type: ignore[no-any-return]
 
 
-def version(value: Any, datapoint: Datapoint, found: Found, *, overlay: bool = False) -> str:
+def version(datapoint: Datapoint, item: Item, *, overlay: bool = False) -> str:
     """A text that changes with what is drawn."""
     hashed = xxhash.xxh3_64(DRAWN.encode())
-    numbers = laid_out(value)
-    hashed.update((numbers.digest() if numbers is not None else repr(jsonable(_hashable(value)))).encode())
+    hashed.update(repr(jsonable(_hashable(item.value))).encode())
     if overlay:
-        image: Array | None = datapoint.about(found).image()
+        image = datapoint.about(item).image()
         hashed.update(image.tobytes() if image is not None else b"")
     return hashed.hexdigest()
 
@@ -82,7 +81,7 @@ def _hashable(value: Any) -> Any:
         return {str(k): _hashable(v) for k, v in list(value.items())[:1000]}
     if isinstance(value, (list, tuple)):
         return [_hashable(v) for v in value[:1000]]
-    numbers = laid_out(value)
+    numbers = numbers_of(value)
     return numbers.digest() if numbers is not None else value
 
 
@@ -99,7 +98,7 @@ def _section(datapoint: Datapoint, name: str, address: Address, where: str, show
         return {**section, "problem": jsonable(shown(str(e)))}
     for debugger in debuggers:
         try:
-            section["items"] += [item(datapoint, found, address, where) for found in datapoint.items(name, debugger)]
+            section["items"] += [item_json(datapoint, item, address, where) for item in datapoint.items(name, debugger)]
         except EndoscopeError as e:
             if debugger is None:
                 return {**section, "problem": jsonable(shown(str(e)))}
@@ -109,15 +108,15 @@ def _section(datapoint: Datapoint, name: str, address: Address, where: str, show
     return section
 
 
-def snippet(datapoint: Datapoint, found: Found, where: str) -> str:
+def snippet(datapoint: Datapoint, item: Item, where: str) -> str:
     """Python that loads a value."""
     idx, epoch = datapoint.idx, datapoint.epoch.number
     run = f"Run({where!r})"
-    if found.section == "debugger":
-        pages, name = f"{run}.epoch({epoch}).debugger", found.debugger or ""
-    elif found.section == "outputs":
+    if item.section == "debugger":
+        pages, name = f"{run}.epoch({epoch}).debugger", item.debugger or ""
+    elif item.section == "outputs":
         pages, name = f"{run}.epoch({epoch}).outputs", "outputs"
     else:
-        pages, name = f"{run}.datapoints", found.section
+        pages, name = f"{run}.datapoints", item.section
     read = f"{pages}.read({idx}, {name!r})"
-    return f"from endoscope.runs import Run\n\nvalue = {read}{found.lookup}"
+    return f"from endoscope.runs import Run\n\nvalue = {read}{item.lookup}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from endoscope.errors import EndoscopeError
 from endoscope.runs.datapoint import NotShown
-from endoscope.runs.datapoint_values import Found
+from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import scales
 from endoscope.viewer.answers import Json
 from endoscope.viewer.pairs import Compared, compare
@@ -15,7 +15,7 @@ from endoscope.viewer.side import Side
 _NOT_COMPARABLE, _ON_ONE_SIDE = -1.0, -2.0  # sorted after every distance
 _NO_DISTANCE: Json = {"distance": None, "src": None, "scale": None}
 
-Items = dict[str, Found]
+Items = dict[str, Item]
 
 
 class Layers:
@@ -51,9 +51,9 @@ class Layers:
             return []
 
     def _items(self, side: Side, section: str, debugger: str | None) -> Items | None:
-        """By their ids; empty when nothing was saved, None when they cannot be read."""
+        """By their ids; empty when nothing is stored, None when they cannot be read."""
         try:
-            return {found.id: found for found in side.datapoint.items(section, debugger) if not found.statement}
+            return {item.id: item for item in side.datapoint.items(section, debugger) if not item.is_note}
         except EndoscopeError as e:
             self._note(side, e)
             return {} if isinstance(e, NotShown) else None
@@ -70,13 +70,13 @@ class Layers:
             layers.append((order, {**layer, "unread": unread}))
         return layers
 
-    def _compare_item(self, mine: Found | None, theirs: Found | None) -> tuple[float, Json]:
+    def _compare_item(self, mine: Item | None, theirs: Item | None) -> tuple[float, Json]:
         """A value of both sides, or of one of them, with its place in the order."""
-        found = mine or theirs
-        assert found is not None
+        item = mine or theirs
+        assert item is not None
         left = self._left.item(mine) if mine is not None else None
         right = self._right.item(theirs) if theirs is not None else None
-        layer = {"id": found.id, "name": found.name, "debugger": found.debugger, "left": left, "right": right}
+        layer = {"id": item.id, "name": item.name, "debugger": item.debugger, "left": left, "right": right}
         if mine is None or theirs is None or left is None or right is None:
             return _ON_ONE_SIDE, {**layer, **_NO_DISTANCE}
         scales.share([left, right])

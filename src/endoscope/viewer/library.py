@@ -19,7 +19,6 @@ from endoscope.errors import EndoscopeError
 from endoscope.pages.files import list_folder
 from endoscope.runs import Run, RunNotFoundError, find_runs, layout
 from endoscope.runs.files import clean
-from endoscope.viewer.datapoints import Datapoints
 
 _OPEN_RUNS = 32  # whose files may stay in memory
 _SEARCH_INTERVAL_S = 1.0
@@ -59,7 +58,6 @@ class Library:
     def __init__(
         self, folders: Sequence[str | os.PathLike[str]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.datapoints = Datapoints()
         self._roots = [*dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders)]
         self._clock = clock
         self._lock = threading.RLock()
@@ -91,14 +89,14 @@ class Library:
         problems = []
         for root in self._roots:
             try:
-                found = find_runs(root)
+                result = find_runs(root)
             except RunNotFoundError:
                 problems.append(f"the folder {_name(root)!r} no longer exists")
                 continue
-            problems += [f"{_name(root)}: {problem}" for problem in found.problems]
-            if not found.runs:
+            problems += [f"{_name(root)}: {problem}" for problem in result.problems]
+            if not result.runs:
                 problems.append(_why_no_run(root))
-            for run in found.runs:
+            for run in result.runs:
                 inside = "" if run.path == root else run.path.relative_to(root).as_posix()
                 names.setdefault(run.path, clean(inside) or _name(root))
         self._entries = {entry.id: entry for entry in _named(names)}

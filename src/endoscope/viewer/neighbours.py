@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from endoscope.render.numbers import Array, Numbers, laid_out
+from endoscope.render.numbers import Array, Numbers, numbers_of
 from endoscope.runs import ranking
 from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import walk
-from endoscope.viewer.differences import numbers_of
+from endoscope.viewer.differences import comparable
 
 MAX_READ = 1000
 """Datapoints whose label is read, spread evenly over the successes."""
@@ -47,9 +47,9 @@ def nearest_success(failure: Datapoint, metric: str | None, percentile: Fraction
 
 def _by_outputs(failure: Datapoint, label: int, successes: NDArray[np.int64]) -> Nearest:
     """The success with the same label, correctly predicted, and the nearest outputs."""
-    row, stored = numbers_of(failure.row), failure.kept()["outputs"]
+    row, stored = comparable(failure.row), failure.stored()["outputs"]
     if row is None:
-        return Nearest(None, "The outputs of this datapoint were not saved; choose the other one by its index.")
+        return Nearest(None, "The outputs of this datapoint are not stored; choose the other one by its index.")
     count, candidates = _spread(successes[np.isin(successes, stored)], MAX_READ)
     distances: list[tuple[float, int]] = []
     read = 0
@@ -73,7 +73,7 @@ def _correct_row(at: Datapoint, label: int) -> Numbers | None:
     """The outputs of a datapoint that has this label and is predicted to have it."""
     if at.label != label or at.prediction is None or at.prediction.index != label:
         return None
-    return numbers_of(at.row)
+    return comparable(at.row)
 
 
 def _by_label(failure: Datapoint, successes: NDArray[np.int64]) -> Nearest:
@@ -81,7 +81,7 @@ def _by_label(failure: Datapoint, successes: NDArray[np.int64]) -> Nearest:
     label = _label(failure)
     if label is None:
         return Nearest(None, "This datapoint has no numeric label; choose the other datapoint by its index.")
-    count, candidates = _spread(successes[np.isin(successes, failure.kept()["inputs"])], MAX_COMPARED)
+    count, candidates = _spread(successes[np.isin(successes, failure.stored()["inputs"])], MAX_COMPARED)
     is_mask = label.size > 1 and label.dtype.kind in "iu"
     distances: list[tuple[float, int]] = []
     for other in candidates:
@@ -106,9 +106,9 @@ def _label(at: Datapoint) -> Array | None:
 
 
 def _label_numbers(at: Datapoint) -> Iterator[Array]:
-    for found in walk("labels", at.labels):
-        for value in found.value.values() if isinstance(found.value, dict) else [found.value]:
-            x = laid_out(value)
+    for item in walk("labels", at.labels):
+        for value in item.value.values() if isinstance(item.value, dict) else [item.value]:
+            x = numbers_of(value)
             if x is not None and x.size:
                 yield x.take()
             elif type(value) in (int, float):

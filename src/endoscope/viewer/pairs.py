@@ -6,10 +6,10 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from endoscope.render.images import channels_first
-from endoscope.runs.datapoint_values import Found
+from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import Json
-from endoscope.viewer.differences import Difference, are_classes, difference, differing, has_picture, numbers_of
+from endoscope.viewer.differences import Difference, are_classes, comparable, difference, differing, has_picture
 from endoscope.viewer.side import Side
 
 
@@ -29,21 +29,21 @@ class Compared(NamedTuple):
         return f"all {of:,} values" if n == of else f"{n:,} of {of:,} values, where both are finite"
 
 
-def compare(side: Side, found: Found, other_side: Side, other: Found, form: str) -> Compared | None:
+def compare(side: Side, item: Item, other_side: Side, other: Item, form: str) -> Compared | None:
     """``form`` is the renderer of both, empty when they differ. None when the values cannot be compared."""
-    a, b = numbers_of(found.value), numbers_of(other.value)
+    a, b = comparable(item.value), comparable(other.value)
     if a is None or b is None:
         return None
-    form = _layout(side, found, form)
+    form = _layout(side, item, form)
     share = differing(a, b) if are_classes(form) else None
     apart = difference(a, b) if not are_classes(form) else None
     if share is None and apart is None:
         return None
     src, scale = None, None
     if has_picture(a, b):
-        version = items.version(found.value, side.datapoint, found)
-        version += items.version(other.value, other_side.datapoint, other)
-        query = {**side.query(), "item": found.id, **other_side.query("vs_"), "drawn": form, "v": version}
+        version = items.version(side.datapoint, item)
+        version += items.version(other_side.datapoint, other)
+        query = {**side.query(), "item": item.id, **other_side.query("vs_"), "drawn": form, "v": version}
         src = "/api/image?" + urlencode(query)
         if apart is not None:
             note = "mean over the channels" if form == "image" else None
@@ -51,10 +51,10 @@ def compare(side: Side, found: Found, other_side: Side, other: Found, form: str)
     return Compared(share, apart, {"src": src, "scale": scale})
 
 
-def _layout(side: Side, found: Found, form: str) -> str:
+def _layout(side: Side, item: Item, form: str) -> str:
     """The form in which a difference is laid out; an image with one channel has no layout of its own."""
     if form != "image":
         return form
-    x = numbers_of(found.value)
-    image = channels_first(x, side.datapoint.about(found)) if x is not None else None
+    x = comparable(item.value)
+    image = channels_first(x, side.datapoint.about(item)) if x is not None else None
     return form if image is not None and image.shape[0] > 1 else ""

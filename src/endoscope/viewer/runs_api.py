@@ -8,7 +8,6 @@ second; the rest get only their names, and the next request continues.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,11 +22,10 @@ from starlette.routing import Route
 
 from endoscope.runs import Epoch, Run, RunNotFoundError, layout
 from endoscope.runs.about import About
-from endoscope.runs.files import identity
 from endoscope.runs.progress import Progress
 from endoscope.runs.status import true_status
 from endoscope.viewer.answers import Json, answer
-from endoscope.viewer.footprint import File, Footprint, footprint
+from endoscope.viewer.footprint import File, Footprint, file_state, footprint
 from endoscope.viewer.library import Entry, Library
 from endoscope.viewer.selection import epoch_name, scores_name
 
@@ -160,14 +158,7 @@ class _Runs:
 
 def _progress_files(path: Path) -> tuple[Any, ...]:
     """Changes when a run begins, completes an epoch, or ends."""
-    return tuple(_identity(f"{path}/{name}") for name in _PROGRESS_FILES)
-
-
-def _identity(path: str) -> tuple[int, ...] | None:
-    try:
-        return identity(os.lstat(path))
-    except OSError:
-        return None
+    return tuple(file_state(f"{path}/{name}") for name in _PROGRESS_FILES)
 
 
 def _scored(run: Run, epochs: Sequence[Epoch], files: Footprint) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
@@ -25,12 +26,13 @@ def share(items: Sequence[Json]) -> None:
     the range.
     """
     drawn = [item for item in items if item["renderer"] != "problem"]
-    if len(drawn) < 2 or len({item["renderer"] for item in drawn}) > 1 or not all(map(_has_our_colours, drawn)):
+    if len(set(map(itemgetter("renderer"), drawn))) != 1 or not all(map(_has_our_colours, drawn)):
         return
     ranges = [item["body"]["range"] for item in drawn if item["stats"]["non_finite"] < item["stats"]["count"]]
-    if not ranges:
+    if len(drawn) < 2 or not ranges:
         return
-    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    lows, highs = zip(*ranges, strict=True)
+    low, high = min(lows), max(highs)
     for item in drawn:
         src = item["body"]["src"] + "&" + urlencode({"low": repr(low), "high": repr(high)})
         item["body"] |= {"range": [low, high], "src": src, "shared": True}

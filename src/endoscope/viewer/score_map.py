@@ -45,11 +45,11 @@ class ScoreMap:
         cls, selection: Selection, epochs: Epochs, before: Epoch | None, order: str, *, needs_change: bool
     ) -> ScoreMap:
         """``epochs`` has one for each run. The scores of ``before`` take as long to read as those of the map."""
-        tables = [epoch.scores if epoch is not None else None for epoch in epochs]
-        metric = selection.metric or next(iter(_metrics(tables)), None)
+        tables = _tables(epochs)
+        metric = selection.metric or next(iter(_metrics(tables)), "")
         problems = [*_problems(selection, epochs, tables, metric)]
         direction, indices = _direction(metric, tables), _indices(metric, tables)
-        columns = [ranking.column(table, metric or "", direction or "lower", indices) for table in tables]
+        columns = [ranking.column(table, metric, direction, indices) for table in tables]
         fails = [column.fails(selection.percentile) for column in columns]
         change = _change(columns[0], before, metric, indices) if needs_change else None
         if order == "change" and change is None:
@@ -60,8 +60,8 @@ class ScoreMap:
             "order": order,
             "percentile": float(selection.percentile),
             "problems": problems,
-            "metric": metric,
-            "direction": direction,
+            "metric": metric or None,
+            "direction": direction if metric else None,
             "previous_epoch": _previous(before, change, needs_change=needs_change),
             **_counts(columns, fails),
         }
@@ -92,22 +92,26 @@ class ScoreMap:
         return arrays.pack(self.head, {**lists, "change": change.values[order], "change_absent": change.missing[order]})
 
 
+def _tables(epochs: Epochs) -> Tables:
+    return [epoch.scores if epoch is not None else None for epoch in epochs]
+
+
 def _metrics(tables: Tables) -> list[str]:
     return [*dict.fromkeys(name for table in tables if table is not None for name in table.values)]
 
 
-def _indices(metric: str | None, tables: Tables) -> NDArray[np.int64]:
+def _indices(metric: str, tables: Tables) -> NDArray[np.int64]:
     """The datapoints of all runs, ascending; for a single run its own array, which `ranking.column` need not search."""
-    if metric is None:
+    if not metric:
         return np.empty(0, np.int64)
     return reduce(np.union1d, (table.indices for table in tables if table is not None))
 
 
 def _change(
-    column: ranking.Column, before: Epoch | None, metric: str | None, indices: NDArray[np.int64]
+    column: ranking.Column, before: Epoch | None, metric: str, indices: NDArray[np.int64]
 ) -> ranking.Change | None:
     table = before.scores if before is not None else None
-    if table is None or metric is None or metric not in table.values:
+    if table is None or metric not in table.values:
         return None
     return ranking.change(column, ranking.column(table, metric, column.direction, indices))
 
@@ -131,11 +135,8 @@ def _positions(
 
 def _names(selection: Selection, epochs: Epochs) -> Json:
     names = [epoch_name(epoch) if epoch is not None else None for epoch in epochs]
-    return {
-        "epoch": next(name for name in names if name is not None),
-        "epochs": names,
-        "runs": [entry.id for entry in selection.entries],
-    }
+    runs = [entry.id for entry in selection.entries]
+    return {"epoch": next(name for name in names if name is not None), "epochs": names, "runs": runs}
 
 
 def _counts(columns: Sequence[ranking.Column], fails: Sequence[ranking.Bools]) -> Json:
@@ -149,21 +150,21 @@ def _counts(columns: Sequence[ranking.Column], fails: Sequence[ranking.Bools]) -
     }
 
 
-def _problems(selection: Selection, epochs: Epochs, tables: Tables, metric: str | None) -> Iterator[str]:
+def _problems(selection: Selection, epochs: Epochs, tables: Tables, metric: str) -> Iterator[str]:
     """Why a run has nothing to show, where another one may have."""
     for entry, epoch, table in zip(selection.entries, epochs, tables, strict=True):
         if epoch is None:
             yield f"{entry.name} has no epoch {selection.epoch}"
         elif table is None:
             yield f"{entry.name} has no scores in this epoch that can be read"
-        elif metric is not None and metric not in table.values:
+        elif metric and metric not in table.values:
             yield f"the datapoints of {entry.name} have no score {metric!r}"
 
 
-def _direction(metric: str | None, tables: Tables) -> Direction | None:
+def _direction(metric: str, tables: Tables) -> Direction:
     """The direction in the first run that has the score; `Refusal` when none has it."""
-    if metric is None:
-        return None
+    if not metric:
+        return "lower"
     known = _metrics(tables)
     if not known:
         raise Refusal("this epoch has no readable scores", hint="Another epoch may have some.", status=404)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from endoscope.errors import closest
+from endoscope.render.plain import jsonable
 from endoscope.runs import Epoch, Run, layout, ranking
 from endoscope.runs.fields import Direction
 from endoscope.runs.files import clean
 from endoscope.viewer import arrays
-from endoscope.viewer.answers import Json, answer, cached_answer, number
-from endoscope.viewer.cache import Cache
-from endoscope.viewer.footprint import Footprint, footprint
+from endoscope.viewer.answers import Json, answer, cached_answer
+from endoscope.viewer.footprint import File, Footprint, file_state, footprint
 from endoscope.viewer.library import Entry, Library, Refusal
 from endoscope.viewer.score_map import ORDERS, ScoreMap
 from endoscope.viewer.selection import Selection, epoch_name, epoch_of, last_scored_before, needed_epoch, scores_name
@@ -29,6 +28,8 @@ FORMS = ("json", "arrays")
 
 Points = dict[str, dict[Any, float]]
 """By the name of a curve, its value in each epoch."""
+_State = tuple[File | None, File | None]
+_Means = dict[str, dict[str, float]]
 
 
 def routes(library: Library) -> list[Route]:
@@ -41,7 +42,8 @@ class _Scores:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._means: Cache[Mapping[str, Any]] = Cache(65536, lambda _: 1)
+        self._means: dict[tuple[str, int | None], tuple[_State, _Means]] = {}
+        """The mean scores and losses of each epoch, and the state of the files that they are from."""
 
     # ---- curves
     def curves(self, request: Request) -> Response:
@@ -54,7 +56,10 @@ class _Scores:
         scores: Points = {}
         losses: Points = {}
         for epoch in run.epochs:
-            means = self._means.get((entry.id, epoch.number), _state(epoch, files), partial(_means, epoch))
+            state, key = _state(epoch, files), (entry.id, epoch.number)
+            known = self._means.get(key)
+            means = known[1] if known is not None and known[0] == state else _means(epoch)
+            self._means[key] = state, means
             for name, value in means["scores"].items():
                 scores.setdefault(name, {})[epoch_name(epoch)] = value
             for name, value in means["losses"].items():
@@ -74,7 +79,10 @@ class _Scores:
         epochs = _epochs(selection)
         before = last_scored_before(epochs[0])
         numbers = tuple(epoch.number if epoch is not None else None for epoch in (*epochs, before))
-        state = tuple(_scores_state(epoch) for epoch in (*epochs, before if needs_change else None))
+        state = [
+            epoch and file_state(epoch.path / scores_name(epoch))
+            for epoch in (*epochs, before if needs_change else None)
+        ]
         key = (selection.entries, selection.metric, order, form, needs_change, selection.percentile, numbers, state)
 
         def make_body() -> bytes:
@@ -82,20 +90,17 @@ class _Scores:
             return score_map.as_arrays() if form == "arrays" else score_map.as_json()
 
         kind = arrays.MEDIA_TYPE if form == "arrays" else "application/json"
-        return cached_answer(request, _digest(repr(key)), make_body, media_type=kind)
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        tag = hashlib.blake2b(repr(key).encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        return cached_answer(request, tag, make_body, media_type=kind)
 
 
 # ---------------------------------------------------------------- curves
-def _state(epoch: Epoch, files: Footprint) -> tuple[Any, ...]:
+def _state(epoch: Epoch, files: Footprint) -> _State:
     within = "" if epoch.number is None else f"{layout.epoch_folder(epoch.number)}/"
     return files.files.get(within + scores_name(epoch)), files.files.get(within + layout.TRAINING_LOSSES)
 
 
-def _means(epoch: Epoch) -> dict[str, dict[str, float]]:
+def _means(epoch: Epoch) -> _Means:
     table = epoch.scores
     losses = {name: _mean(values) for name, values in epoch.losses.items() if len(values)}
     return {"scores": dict(table.aggregated) if table is not None else {}, "losses": losses}
@@ -117,9 +122,8 @@ def _add_progress(run: Run, scores: Points, losses: Points) -> None:
 
 def _series(name: str, label: str, kind: str, direction: Direction | None, points: Mapping[Any, float]) -> Json:
     epochs = sorted(points)
-    values = [number(points[epoch]) for epoch in epochs]
-    head = {"name": name, "label": label, "kind": kind, "direction": direction}
-    return {**head, "epochs": epochs, "values": values}
+    values = jsonable([points[epoch] for epoch in epochs])
+    return {"name": name, "label": label, "kind": kind, "direction": direction, "epochs": epochs, "values": values}
 
 
 # ---------------------------------------------------------------- map
@@ -138,14 +142,3 @@ def _epochs(selection: Selection) -> list[Epoch | None]:
     if all(epoch is None for epoch in epochs):
         needed_epoch(selection.run, selection.epoch)
     return epochs
-
-
-def _scores_state(epoch: Epoch | None) -> tuple[int, ...] | None:
-    """Changes when the epoch's score file does."""
-    if epoch is None:
-        return None
-    try:
-        status = (epoch.path / scores_name(epoch)).lstat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+import PIL  # noqa: F401 - fail here rather than in every picture
 import uvicorn
 from anyio import to_thread
 

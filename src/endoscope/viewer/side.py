@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from urllib.parse import urlencode
 
@@ -9,25 +10,25 @@ import numpy as np
 
 from endoscope.runs import Epoch, ranking
 from endoscope.runs.datapoint import Datapoint
-from endoscope.runs.datapoint_values import Found
+from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items
 from endoscope.viewer.answers import Json
-from endoscope.viewer.library import Entry, Library, Refusal
+from endoscope.viewer.library import Entry, Refusal
 from endoscope.viewer.selection import Selection, epoch_name, needed_epoch
 
 
+@dataclass(frozen=True, slots=True)
 class Side:
     """A datapoint, and the run it belongs to."""
 
-    def __init__(self, entry: Entry, datapoint: Datapoint) -> None:
-        self.entry = entry
-        self.datapoint = datapoint
+    entry: Entry
+    datapoint: Datapoint
 
     @classmethod
-    def of(cls, selection: Selection, library: Library) -> Side:
+    def of(cls, selection: Selection) -> Side:
         """The selected datapoint in the first selected run."""
         epoch = needed_epoch(selection.run, selection.epoch)
-        return cls(selection.entry, library.datapoints.of(epoch, selection.needed_dp()))
+        return cls(selection.entry, Datapoint(epoch.run, epoch, selection.needed_dp()))
 
     def needed(self) -> Side:
         """This side; `Refusal` when the epoch holds nothing of the datapoint."""
@@ -38,17 +39,17 @@ class Side:
 
     @property
     def exists(self) -> bool:
-        return _has_scores(self.datapoint.epoch, self.datapoint.idx) or self.datapoint.is_kept
+        return _has_scores(self.datapoint.epoch, self.datapoint.idx) or self.datapoint.is_stored
 
     def query(self, prefix: str = "") -> Json:
         at = self.datapoint
         return {f"{prefix}run": self.entry.id, f"{prefix}epoch": epoch_name(at.epoch), f"{prefix}dp": at.idx}
 
-    def address(self, found: Found, version: str) -> str:
-        return "/api/image?" + urlencode({**self.query(), "item": found.id, "v": version})
+    def address(self, item: Item, version: str) -> str:
+        return "/api/image?" + urlencode({**self.query(), "item": item.id, "v": version})
 
-    def item(self, found: Found) -> Json:
-        return items.item(self.datapoint, found, self.address, str(self.entry.path))
+    def item(self, item: Item) -> Json:
+        return items.item_json(self.datapoint, item, self.address, str(self.entry.path))
 
     def facts(self, percentile: Fraction) -> Json:
         at = self.datapoint

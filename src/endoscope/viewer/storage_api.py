@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from statistics import median
 
 from starlette.requests import Request
@@ -13,7 +12,6 @@ from starlette.routing import Route
 from endoscope.pages.reader import DebugOutputs
 from endoscope.runs import Run, layout
 from endoscope.viewer.answers import Json, answer
-from endoscope.viewer.cache import Cache
 from endoscope.viewer.footprint import File, Footprint, footprint
 from endoscope.viewer.library import Library
 from endoscope.viewer.selection import Selection
@@ -28,18 +26,15 @@ def routes(library: Library) -> list[Route]:
 class _Storage:
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._folders: Cache[Json] = Cache(20_000, lambda folder: 1 + len(folder["pages"]))
 
     def storage(self, request: Request) -> Response:
         """Every folder of pages, and the other files; the damage found so far, without reading everything."""
-        selection = Selection.of(request.query_params, self._library)
-        entry, run = selection.entry, selection.run
-        present = footprint(entry.path)
+        run = Selection.of(request.query_params, self._library).run
+        present = footprint(run.path)
         folders = []
         for name in _page_folders(run, present):
             files = {path: file for path, file in present.files.items() if path.startswith(f"{name}/")}
-            state = (run.damage_seen(name), *sorted(files.items()))
-            folders.append(self._folders.get((entry.id, name), state, partial(self._folder, run, name, files)))
+            folders.append(self._folder(run, name, files))
         in_pages = tuple(f"{folder['name']}/" for folder in folders)
         others = {name: file for name, file in sorted(present.files.items()) if not name.startswith(in_pages)}
         problems = [self._library.shown(problem) for problem in run.problems]
@@ -65,7 +60,7 @@ class _Storage:
 
 
 def _cost(run: Run, present: Footprint) -> Json | None:
-    """The median duration of validations that saved outputs or debug outputs, and of the others, if known."""
+    """The median duration of validations that stored outputs or debug outputs, and of the others, if known."""
     captured: list[float] = []
     others: list[float] = []
     for epoch in run.progress.epochs:

@@ -16,13 +16,14 @@ from starlette.routing import Route
 from endoscope.errors import EndoscopeError
 from endoscope.render.pictures import Picture
 from endoscope.render.plain import jsonable
-from endoscope.render.registry import View, describe, picture
+from endoscope.render.registry import describe, picture
+from endoscope.render.renderer import View
 from endoscope.runs import Epoch, ranking
-from endoscope.runs.datapoint import Datapoint
-from endoscope.runs.datapoint_values import Found
+from endoscope.runs.datapoint import Datapoint, worst_datapoints
+from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import Json, answer, encode, is_stored
-from endoscope.viewer.differences import difference_picture, numbers_of
+from endoscope.viewer.differences import comparable, difference_picture
 from endoscope.viewer.library import Library, Refusal
 from endoscope.viewer.selection import Selection, epoch_name, integer, last_scored_before, needed_epoch
 from endoscope.viewer.side import Side, metric_of, prediction_of
@@ -52,7 +53,7 @@ class _Values:
     # ---- one datapoint
     def datapoint(self, request: Request) -> Response:
         selection = Selection.of(request.query_params, self._library)
-        side = Side.of(selection, self._library).needed()
+        side = Side.of(selection).needed()
         facts = jsonable(side.facts(selection.percentile))
         if request.query_params.get("form") != "lines":
             return answer({**facts, **self._contents(side)})
@@ -91,25 +92,25 @@ class _Values:
         n = 1000 if n is None else n
         if not 1 <= n <= MAX_CAPTURED or first < 0:
             raise Refusal(f"n={n} is not from 1 to {MAX_CAPTURED:,}, or first={first} is below 0")
-        saved = Datapoint(selection.run, epoch, 0).kept()
-        indices = reduce(np.union1d, saved.values())
-        counts = {name: len(each) for name, each in saved.items()}
+        stored = Datapoint(selection.run, epoch, 0).stored()
+        indices = reduce(np.union1d, stored.values())
+        counts = {name: len(each) for name, each in stored.items()}
         page = indices[first : first + n].tolist()
         return answer({"epoch": epoch_name(epoch), "first": first, "of": len(indices), "indices": page, "kept": counts})
 
     # ---- pictures
     def image(self, request: Request) -> Response:
         query = request.query_params
-        side = Side.of(Selection.of(query, self._library), self._library)
-        found = _item(side, query)
+        side = Side.of(Selection.of(query, self._library))
+        item = _item(side, query)
         page, zoom, span = integer(query, "page") or 0, integer(query, "zoom"), scales.range_of(query)
         view = View(page, zoom, overlay=query.get("overlay") == "1", span=span)
         other_side = self._other_side(query, side)
-        tag = items.version(found.value, side.datapoint, found, overlay=view.overlay)
+        tag = items.version(side.datapoint, item, overlay=view.overlay)
         other = None
         if other_side is not None:
             other = _item(other_side, query)
-            tag += items.version(other.value, other_side.datapoint, other)
+            tag += items.version(other_side.datapoint, other)
         is_current = query.get("v") == tag  # this address will always give the same picture
         etag = f'"{tag}-{view.page}-{view.zoom}-{int(view.overlay)}-{":".join(map(repr, view.span or ()))}"'
         lifetime = "max-age=86400, immutable" if is_current else "no-cache"
@@ -118,7 +119,7 @@ class _Values:
             return Response(status_code=304, headers=headers)
         with self._drawing:
             try:
-                png = _drawn(side.datapoint, found, other, view, query.get("drawn", "")).png()
+                png = _drawn(side.datapoint, item, other, view, query.get("drawn", "")).png()
             except (ValueError, MemoryError) as e:  # `NotDrawn` is a ValueError
                 raise Refusal(self._library.shown(str(e) or describe(e)), status=404) from None
         return Response(png, media_type="image/png", headers=headers)
@@ -131,24 +132,24 @@ class _Values:
         selection = Selection.of(QueryParams(pairs), self._library)
         epoch = needed_epoch(selection.run, selection.epoch)
         idx = side.datapoint.idx if selection.dp is None else selection.dp
-        return Side(selection.entry, self._library.datapoints.of(epoch, idx))
+        return Side(selection.entry, Datapoint(epoch.run, epoch, idx))
 
 
-def _item(side: Side, query: QueryParams) -> Found:
-    found = side.datapoint.find(query.get("item", ""))
-    if found is None:
+def _item(side: Side, query: QueryParams) -> Item:
+    item = side.datapoint.find(query.get("item", ""))
+    if item is None:
         raise Refusal("there is no such item", hint="Reload the page of the datapoint.", status=404)
-    return found
+    return item
 
 
-def _drawn(at: Datapoint, found: Found, other: Found | None, view: View, form: str) -> Picture:
+def _drawn(at: Datapoint, item: Item, other: Item | None, view: View, form: str) -> Picture:
     """The picture of a value, or of its difference to another one."""
     if other is None:
-        return picture(found.value, at.about(found), view)
-    a, b = numbers_of(found.value), numbers_of(other.value)
+        return picture(item.value, at.about(item), view)
+    a, b = comparable(item.value), comparable(other.value)
     if a is None or b is None:
         raise ValueError("the difference of these two values cannot be drawn")
-    return difference_picture(a, b, view, at.about(found), form)
+    return difference_picture(a, b, view, at.about(item), form)
 
 
 def _worst(epoch: Epoch, metric: str, n: int) -> list[Json]:
@@ -162,11 +163,7 @@ def _worst(epoch: Epoch, metric: str, n: int) -> list[Json]:
     if before is not None:
         change = ranking.change(column, ranking.column(before.scores, metric, direction, table.indices))
     rows = []
-    first = Datapoint(epoch.run, epoch, 0)  # the others share its open pages
-    for at in column.worst_first()[:n].tolist():
-        if column.missing[at]:
-            break
-        one = first.beside(int(table.indices[at]))
+    for at, one in worst_datapoints(epoch, column, n):
         since = None if change is None or change.missing[at] else float(change.values[at])
         row = {"dp": one.idx, "value": float(column.values[at]), "change": since}
         rows.append({**row, "label": one.label_text, "prediction": prediction_of(one)})

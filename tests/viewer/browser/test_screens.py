@@ -206,8 +206,8 @@ def test_storage_counts_damage_found_meanwhile(viewer: Opener, served: Serve, tm
 def test_storage_counts_pages(first: Viewer) -> None:
     page = first.open("/storage")
     expect(page.locator("details")).to_have_count(6)  # datapoints, outputs and debugger of two epochs, other files
-    kept = "0.500 s with saved outputs or debug outputs (median of 2 epochs)"
-    cost = f"A validation took {kept}, 0.500 s without (1 epoch)."
+    stored = "0.500 s with stored outputs or debug outputs (median of 2 epochs)"
+    cost = f"A validation took {stored}, 0.500 s without (1 epoch)."
     expect(page.locator("main")).to_contain_text(cost)
     expect(page.locator("details[data-folder='other files']")).to_contain_text("progress.json")
     page.locator("summary").first.click()

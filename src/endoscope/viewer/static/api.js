@@ -122,9 +122,9 @@ function readLines(url, resolve) {
     try {
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
-        const found = (rest + part.value).split("\n");
-        rest = found.pop();
-        lines.push(...found.map(parsed));
+        const texts = (rest + part.value).split("\n");
+        rest = texts.pop();
+        lines.push(...texts.map(parsed));
         if (lines.length) resolve(lines[0]);
       }
     } catch (error) {

@@ -7,23 +7,23 @@ const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4"];
 export const runColour = (i) => `var(--run-${i % 6})`;
 export const runDash = (i) => DASHES[i % DASHES.length];
 
-export function ticks(low, high, wanted = 5) {
+export function ticks(low, high, count = 5) {
   if (!(high > low)) return [low];
-  const raw = (high - low) / wanted;
+  const raw = (high - low) / count;
   const base = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * base).find((k) => k >= raw) || raw;
-  const found = [];
+  const values = [];
   const first = Math.ceil(low / step - 1e-9);
-  for (let k = 0; k <= 2 * wanted && (first + k) * step <= high + step * 1e-6; k += 1) found.push((first + k) * step);
-  return found;
+  for (let k = 0; k <= 2 * count && (first + k) * step <= high + step * 1e-6; k += 1) values.push((first + k) * step);
+  return values;
 }
 
 function logTicks(low, high) {
-  const found = [];
+  const values = [];
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += 1)
-    for (const k of [1, 2, 5]) if (k * 10 ** e >= low * 0.999 && k * 10 ** e <= high * 1.001) found.push(k * 10 ** e);
-  if (found.length < 2) return ticks(low, high, 3);
-  return found.length > 7 ? found.filter((x) => Math.abs(Math.log10(x) % 1) < 1e-9) : found;
+    for (const k of [1, 2, 5]) if (k * 10 ** e >= low * 0.999 && k * 10 ** e <= high * 1.001) values.push(k * 10 ** e);
+  if (values.length < 2) return ticks(low, high, 3);
+  return values.length > 7 ? values.filter((x) => Math.abs(Math.log10(x) % 1) < 1e-9) : values;
 }
 
 // The minimum and maximum of finite numbers.
@@ -67,8 +67,8 @@ export function lineChart({ label, series, height = 240, now = null, log = false
       svg.append(s("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(y), y2: py(y) }));
       svg.append(s("text", { x: pad.left - 8, y: py(y) + 4, "text-anchor": "end" }, text));
     }
-    const wanted = Math.min(8, Math.floor(width / 60));
-    const shown = xs.length <= wanted ? xs : ticks(x0, x1, wanted).filter((t) => Number.isInteger(t) && t >= x0 && t <= x1);
+    const count = Math.min(8, Math.floor(width / 60));
+    const shown = xs.length <= count ? xs : ticks(x0, x1, count).filter((t) => Number.isInteger(t) && t >= x0 && t <= x1);
     for (const x of shown)
       svg.append(s("text", { x: px(x), y: height - 6, "text-anchor": "middle" }, names ? names(x) : x));
     svg.append(s("line", { class: "axis", x1: pad.left, x2: width - pad.right, y1: height - pad.bottom, y2: height - pad.bottom }));

@@ -53,18 +53,18 @@ export function scale(body, stats = null, shared = "") {
 }
 
 // The scale of a difference: zero in the middle, the largest difference at both ends.
-function differenceScale(found) {
-  const bound = found.range ? number(found.range[1]) : null;
-  const middle = Math.floor(found.legend.length / 2);
+function differenceScale(difference) {
+  const bound = difference.range ? number(difference.range[1]) : null;
+  const middle = Math.floor(difference.legend.length / 2);
   const ramp = bound === null ? h("span.faint", {}, "no finite difference") : bound === 0 ? h("span.faint", {}, "no difference: 0 everywhere")
-    : h("span.ramp", {}, show(-bound), bar(found.legend.slice(0, middle + 1), "span.bar.half"), "0", bar(found.legend.slice(middle), "span.bar.half"), `+${show(bound)}`);
-  return h("span.scale.difference", {}, ramp, oddColours(found, null), found.note ? h("span.faint", {}, found.note) : null);
+    : h("span.ramp", {}, show(-bound), bar(difference.legend.slice(0, middle + 1), "span.bar.half"), "0", bar(difference.legend.slice(middle), "span.bar.half"), `+${show(bound)}`);
+  return h("span.scale.difference", {}, ramp, oddColours(difference, null), difference.note ? h("span.faint", {}, difference.note) : null);
 }
 
-// The picture of a difference, laid out like the item `like`, with its scale. `found` has src and scale.
-export function drawDifference(like, found, { side }) {
+// The picture of a difference, laid out like the item `like`, with its scale. `difference` has src and scale.
+export function drawDifference(like, difference, { side }) {
   const { width, height } = sheetSize(like.body);
-  return [img(found.src, width, height, `difference of ${like.name}`, side, like.body.factor), found.scale ? differenceScale(found.scale) : h("span.scale.faint", {}, "coloured where the classes differ")];
+  return [img(difference.src, width, height, `difference of ${like.name}`, side, like.body.factor), difference.scale ? differenceScale(difference.scale) : h("span.scale.faint", {}, "coloured where the classes differ")];
 }
 
 // The server's note about what is left out or changed; always shown.

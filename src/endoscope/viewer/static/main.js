@@ -88,11 +88,11 @@ const app = {
 
   // The score map of the selection, or of another epoch or metric. Cached while the score files stay the same.
   map(changes = {}) {
-    const wanted = { ...app.mapParameters(), ...changes };
-    const until = wanted.epoch === "eval" ? Infinity : Number(wanted.epoch);
+    const parameters = { ...app.mapParameters(), ...changes };
+    const until = parameters.epoch === "eval" ? Infinity : Number(parameters.epoch);
     const before = (e) => e.epoch === "eval" || e.epoch <= until;
     const version = app.current.runs.map((run) => run.epochs.filter(before).map((e) => e.version).join(" ")).join("|");
-    return getMap(wanted, version);
+    return getMap(parameters, version);
   },
 
   // The datapoints shown, in map order: all, or failures only. Returns the same object while nothing has changed.
@@ -134,8 +134,8 @@ const app = {
   // The run whose datapoint is shown: the selected one, or the first in which the datapoint fails, or has a score.
   async runOf(dp) {
     const { runs, run } = app.current;
-    const asked = runs.find((one) => one.id === app.selection.on);
-    if (asked || runs.length < 2 || dp === null) return asked || run;
+    const named = runs.find((one) => one.id === app.selection.on);
+    if (named || runs.length < 2 || dp === null) return named || run;
     const { data } = await app.shown();
     const at = data ? data.indices.findIndex((i) => String(i) === String(dp)) : -1;
     if (at < 0) return run;
@@ -420,13 +420,13 @@ function stepEpoch(by) {
 }
 
 async function jump(text) {
-  const wanted = text.trim();
-  if (!/^-?\d+$/.test(wanted)) {
+  const index = text.trim();
+  if (!/^-?\d+$/.test(index)) {
     parts.search.setCustomValidity("An index is an integer."); // the browser shows the message until the text changes
     parts.search.reportValidity();
     return;
   }
-  const changes = { dp: String(BigInt(wanted)) }; // a number would lose the last digits of a large index
+  const changes = { dp: String(BigInt(index)) }; // a number would lose the last digits of a large index
   if (["runs", "curves", "storage"].includes(app.selection.screen)) changes.screen = "map";
   parts.search.value = "";
   parts.search.blur();

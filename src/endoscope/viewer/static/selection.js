@@ -25,24 +25,24 @@ const order = (epoch) => (epoch === "eval" ? Infinity : Number(epoch));
 const named = (epoch) => (epoch === "eval" ? "the evaluation" : `epoch ${epoch}`);
 
 // Selected things that do not exist: the parameter, and a text that says what is shown instead.
-function absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) {
+function absences(selection, { chosen, unknown, epochs, epoch, requested, metric }) {
   const these = chosen.length > 1 ? "these runs" : "this run";
-  const found = [];
+  const notices = [];
   if (unknown.length) {
     const names = chosen.map((run) => run.name).join(", ");
-    found.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "were" : "was"} not found; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
+    notices.push({ parameter: "run", text: `${unknown.length > 1 ? "Runs" : "Run"} ${unknown.join(", ")} ${unknown.length > 1 ? "were" : "was"} not found; ${names} ${chosen.length > 1 ? "are" : "is"} shown.` });
   }
   if (selection.on !== null && !chosen.some((run) => run.id === selection.on) && !unknown.includes(selection.on))
-    found.push({ parameter: "on", text: `Run ${selection.on}, named for the datapoint, is not among the runs shown.` });
+    notices.push({ parameter: "on", text: `Run ${selection.on}, named for the datapoint, is not among the runs shown.` });
   const evaluated = chosen.length > 0 && chosen.every((run) => run.kind === "evaluation"); // it has one epoch, whatever the query
   const beside = selection.epoch === "eval" && chosen.some((run) => run.epochs.some((e) => e.epoch === "eval"));
-  if (selection.epoch !== null && !asked && epochs.length && !evaluated && !beside) {
+  if (selection.epoch !== null && !requested && epochs.length && !evaluated && !beside) {
     const text = named(selection.epoch);
-    found.push({ parameter: "epoch", text: `${text[0].toUpperCase()}${text.slice(1)} is not in ${these}; ${named(epoch.epoch)} is shown.` });
+    notices.push({ parameter: "epoch", text: `${text[0].toUpperCase()}${text.slice(1)} is not in ${these}; ${named(epoch.epoch)} is shown.` });
   }
   if (selection.metric !== null && metric && metric.name !== selection.metric)
-    found.push({ parameter: "metric", text: `The score ${selection.metric} is not in ${these}; ${metric.name} is shown.` });
-  return found;
+    notices.push({ parameter: "metric", text: `The score ${selection.metric} is not in ${these}; ${metric.name} is shown.` });
+  return notices;
 }
 
 // The selection with absent things replaced by what is shown.
@@ -92,22 +92,22 @@ export function resolve(selection, runs) {
   if (scored.size > 1) scored.delete("eval"); // beside a training, the slider shows the training's epochs
   const epochs = [...scored.values()].sort((a, b) => order(a.epoch) - order(b.epoch));
   const newest = latest(chosen, epochs);
-  const asked = (selection.epoch !== null && scored.get(selection.epoch)) || null;
+  const requested = (selection.epoch !== null && scored.get(selection.epoch)) || null;
   const metrics = [];
   for (const run of chosen) for (const m of run.metrics) if (!metrics.some((o) => o.name === m.name)) metrics.push(m);
   const metric = metrics.find((m) => m.name === selection.metric) || metrics[0] || null;
-  const epoch = asked || newest;
+  const epoch = requested || newest;
   const isScored = (e) => e.scores && epoch !== null && (String(e.epoch) === epoch.epoch || e.epoch === "eval");
   return {
     runs: chosen,
     run: chosen[0] || null,
     ids: chosen.map((run) => run.id),
-    absent: runs.length ? absences(selection, { chosen, unknown, epochs, epoch, asked, metric }) : [],
+    absent: runs.length ? absences(selection, { chosen, unknown, epochs, epoch, requested, metric }) : [],
     epochs,
     epoch: epoch ? epoch.epoch : null,
     newest: newest ? newest.epoch : null,
-    unreadable: asked || !epoch ? [] : unreadable(chosen, epoch.epoch),
-    follows: !asked,
+    unreadable: requested || !epoch ? [] : unreadable(chosen, epoch.epoch),
+    follows: !requested,
     metrics,
     metric: metric ? metric.name : null,
     scored: metric !== null && chosen.some((run) => run.epochs.some(isScored)), // whether the epoch has a score map

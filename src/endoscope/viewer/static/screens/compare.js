@@ -89,14 +89,14 @@ export function mount(root, app) {
 
   // Fills the control with the others that exist; returns the one to compare with: the selected one if it exists.
   function choose(label, others, fallback) {
-    const asked = app.selection.other;
-    const chosen = others.find((one) => one.id === asked) || fallback || others[0] || null;
+    const requested = app.selection.other;
+    const chosen = others.find((one) => one.id === requested) || fallback || others[0] || null;
     otherOne.setAttribute("aria-label", label);
     replace(otherOne, others.map((one) => h("option", { value: one.id }, one.name)));
     otherOne.value = chosen ? chosen.id : "";
     replace(otherControl, "with ", otherOne);
-    notice.hidden = asked === null || !chosen || chosen.id === asked || asked === app.current.epoch; // the user moved to the other epoch
-    notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${asked} is not available; ${chosen.name} is shown.`;
+    notice.hidden = requested === null || !chosen || chosen.id === requested || requested === app.current.epoch; // the user moved to the other epoch
+    notice.textContent = notice.hidden ? "" : `${label === "the other run" ? "Run" : "Epoch"} ${requested} is not available; ${chosen.name} is shown.`;
     return chosen ? chosen.id : null;
   }
 
@@ -111,28 +111,28 @@ export function mount(root, app) {
         const run = await app.runOf(dp);
         if (late()) return;
         tabs.show(run);
-        let wanted = app.selection.other;
-        let asked = run ? [run.id] : [];
+        let right = app.selection.other;
+        let ids = run ? [run.id] : [];
         const captured = run ? run.epochs.filter((e) => e.debugger || e.outputs).map((e) => String(e.epoch)) : [];
         const elsewhere = captured.filter((e) => e !== "eval");
         notice.hidden = true;
         if (mode === "epochs") {
           const others = elsewhere.filter((e) => e !== epoch).map((e) => ({ id: e, name: `epoch ${e}` }));
-          wanted = choose("the other epoch", others, others.filter((e) => Number(e.id) < Number(epoch)).at(-1));
+          right = choose("the other epoch", others, others.filter((e) => Number(e.id) < Number(epoch)).at(-1));
         } else if (mode === "success") {
           other.placeholder = "nearest";
-          if (document.activeElement !== other) other.value = wanted || "";
+          if (document.activeElement !== other) other.value = right || "";
           replace(otherControl, "with datapoint ", other);
         } else if (runs.length > 1) {
-          wanted = choose("the other run", runs.filter((one) => one !== run), null);
-          asked = [run.id, wanted];
-          wanted = null;
+          right = choose("the other run", runs.filter((one) => one !== run), null);
+          ids = [run.id, right];
+          right = null;
         } else replace(otherControl);
         if (dp === null) return void replace(body, kind("Nothing to compare yet", app.nothing()));
         if (mode === "runs" && ids.length < 2) return void replace(body, kind("Only one run is selected", h("p", {}, "Select a second one in the run menu above, or under ", app.link({ screen: "runs" }, "Runs"), ".")));
         if (mode === "epochs" && run.kind === "evaluation") return void replace(body, kind("An evaluation has one epoch", "There is no other epoch to compare with."));
-        if (mode === "epochs" && !wanted) return void replace(body, kind("Only one epoch was captured", "There is no other epoch to compare with yet."));
-        const answer = await get("/api/compare", { mode, run: asked, epoch, dp, other: wanted, metric: app.current.metric, percentile: app.selection.percentile });
+        if (mode === "epochs" && !right) return void replace(body, kind("Only one epoch was captured", "There is no other epoch to compare with yet."));
+        const answer = await get("/api/compare", { mode, run: ids, epoch, dp, other: right, metric: app.current.metric, percentile: app.selection.percentile });
         const often = ids.length > 1 ? await common(app, dp) : null;
         if (late()) return;
         const distances = answer.layers.map((l) => amount(l.distance)).filter(Number.isFinite);

@@ -48,20 +48,20 @@ export function mount(root, app) {
   let drawn = []; // one ScoreMap per run
   let shown = null;
   let hovered = null;
-  const asked = new WeakSet(); // maps whose changes were requested
+  const requested = new WeakSet(); // maps whose changes were requested
 
   // Loads the change since the previous epoch on hover: it takes as long as the map.
   async function addChange(data) {
-    if (data.change || data.previous_epoch === null || asked.has(data)) return;
-    asked.add(data);
+    if (data.change || data.previous_epoch === null || requested.has(data)) return;
+    requested.add(data);
     const { runs: run, epoch, metric, order, percentile } = data; // not from the selection: another map may be loading
-    const found = await app.map({ run, epoch, metric, order, percentile, change: "yes" }).catch(() => null);
-    if (!found) {
-      asked.delete(data);
+    const answer = await app.map({ run, epoch, metric, order, percentile, change: "yes" }).catch(() => null);
+    if (!answer) {
+      requested.delete(data);
       return;
     }
-    if (found.indices.length !== data.indices.length || found.indices.some((dp, i) => dp !== data.indices[i])) return; // the scores were written again
-    data.change = found.change;
+    if (answer.indices.length !== data.indices.length || answer.indices.some((dp, i) => dp !== data.indices[i])) return; // the scores were written again
+    data.change = answer.change;
     if (shown?.data === data) refreshTip();
   }
 
@@ -174,8 +174,8 @@ export function mount(root, app) {
     const away = (e) => Math.abs(epochs.indexOf(e) - at);
     const others = epochs.filter((e) => e.scores && e.epoch !== epoch).sort((a, b) => away(a) - away(b)).map((e) => ({ epoch: e.epoch }));
     const most = AHEAD / Math.max(1, shown.data.indices.length * shown.data.runs.length);
-    const wanted = [...others.slice(0, 2), ...metrics.filter((m) => m.name !== metric).map((m) => ({ metric: m.name })), ...others.slice(2)];
-    for (const changes of wanted.slice(0, Math.max(2, most))) {
+    const candidates = [...others.slice(0, 2), ...metrics.filter((m) => m.name !== metric).map((m) => ({ metric: m.name })), ...others.slice(2)];
+    for (const changes of candidates.slice(0, Math.max(2, most))) {
       await quiet();
       if (late() || document.hidden) return;
       await app.map(changes).catch(() => null); // errors show when the map is needed

@@ -8,8 +8,8 @@ const LOOK = { running: "pill on", finished: "pill", interrupted: "pill warn", f
 function epochsOf(run) {
   const scored = run.epochs.filter((e) => e.scores);
   if (run.kind === "evaluation") return "–";
-  const wanted = run.progress && run.progress.epochs_wanted ? ` of ${run.progress.epochs_wanted}` : "";
-  return `${scored.length}${wanted}`;
+  const planned = run.progress && run.progress.epochs_wanted ? ` of ${run.progress.epochs_wanted}` : "";
+  return `${scored.length}${planned}`;
 }
 
 function row(app, run) {

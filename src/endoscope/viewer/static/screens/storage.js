@@ -30,7 +30,7 @@ function folder(one, largest, running) {
 // What saving outputs and debug outputs cost: validations with and without it.
 function costText({ captured, others }) {
   const took = (one, what) => `${show(one.median_s)} s ${what} (${one.epochs > 1 ? "median of " : ""}${plural(one.epochs, "epoch")})`;
-  return `A validation took ${took(captured, "with saved outputs or debug outputs")}${others ? `, ${took(others, "without")}` : ""}.`;
+  return `A validation took ${took(captured, "with stored outputs or debug outputs")}${others ? `, ${took(others, "without")}` : ""}.`;
 }
 
 function otherFiles(files) {

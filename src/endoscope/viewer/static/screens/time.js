@@ -60,16 +60,16 @@ export function mount(root, app) {
   root.append(h("section.panel", {}, h("div.head", {}, title, h("label.control", {}, "value ", item), tabs.element), sub, notice, body));
 
   function draw(answer) {
-    const found = answer.epochs;
+    const frames = answer.epochs;
     const { epoch } = app.current;
-    let at = found.findIndex((e) => String(e.epoch) === epoch);
-    if (at < 0) at = found.findLastIndex((e) => Number(e.epoch) <= Number(epoch));
-    if (at < 0) at = Number(epoch) < Number(found[0].epoch) ? 0 : found.length - 1;
-    const now = found[at];
-    const before = found[at - 1];
+    let at = frames.findIndex((e) => String(e.epoch) === epoch);
+    if (at < 0) at = frames.findLastIndex((e) => Number(e.epoch) <= Number(epoch));
+    if (at < 0) at = Number(epoch) < Number(frames[0].epoch) ? 0 : frames.length - 1;
+    const now = frames[at];
+    const before = frames[at - 1];
     const exact = String(now.epoch) === epoch || now.epoch === "eval";
-    const span = lineSpan(...found.map((e) => e.item));
-    const slider = h("input", { type: "range", min: 0, max: found.length - 1, value: at, "aria-label": "captured epoch", disabled: found.length < 2, "aria-valuetext": epochText(now.epoch), oninput: (event) => app.setEpoch(found[Number(event.target.value)].epoch) });
+    const span = lineSpan(...frames.map((e) => e.item));
+    const slider = h("input", { type: "range", min: 0, max: frames.length - 1, value: at, "aria-label": "captured epoch", disabled: frames.length < 2, "aria-valuetext": epochText(now.epoch), oninput: (event) => app.setEpoch(frames[Number(event.target.value)].epoch) });
     const held = document.activeElement && document.activeElement.getAttribute("aria-label") === "captured epoch";
     const wide = window.innerWidth > 1900;
     const side = wide ? 704 : 320;
@@ -79,7 +79,7 @@ export function mount(root, app) {
     const lines = series(answer);
     replace(body,
       answer.note ? h("p.note", {}, answer.note) : null,
-      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, found.map((one, i) => frame(app, one, i === at, i === 0, span))),
+      h("div.strip", { role: "group", "aria-label": "film strip", tabindex: "0" }, frames.map((one, i) => frame(app, one, i === at, i === 0, span))),
       h("div.slider", {}, slider, h("output.mono", {}, epochText(now.epoch)), exact ? null : h("span.faint", {}, `${epochText(epoch)} was not captured`)),
       h("div.section", {}, h("div.stage", {},
         now.item ? large(now.item, epochText(now.epoch)) : kind("Not captured", "This epoch does not have this value."),
@@ -111,7 +111,7 @@ export function mount(root, app) {
         if (late()) return;
         if (!items.length) {
           replace(item);
-          replace(body, kind("Nothing captured", "No epoch has saved outputs or debug outputs of this datapoint. To save them, add a debugger to the config and set save_datapoints."));
+          replace(body, kind("Nothing captured", "No epoch has stored outputs or debug outputs of this datapoint. To store them, add a debugger to the config and set save_datapoints."));
           return;
         }
         replace(item, items.map((one) => h("option", { value: one.id }, one.debugger ? `${one.debugger} · ${one.name}` : `${one.section.name} · ${one.name}`)));
