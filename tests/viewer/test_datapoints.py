@@ -1,19 +1,25 @@
-"""Values are read for each request: a changed or damaged file is noticed, and a picture reads its debugger only."""
+"""Recently read values: pictures do not read them again, a changed file is noticed, and the memory is bounded."""
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.viewer import runs
 from tests.viewer.api import Viewer
 
 from endoscope.pages.reader import DebugOutputs
-from endoscope.runs.datapoint import Datapoint
+from endoscope.values import DataclassValue
+from endoscope.viewer import datapoints
+from endoscope.viewer.datapoints import size_of
 
 Reads = list[tuple[str, int, str]]
 
@@ -32,6 +38,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return found
 
 
+def pictures(viewer: Viewer, **query: Any) -> list[str]:
+    bodies = [item["body"] for item in viewer.items(**query).values()]
+    return [body[key] for body in bodies for key in ("src", "overlay") if body.get(key)]
+
+
 def feature_map(viewer: Viewer) -> str:
     return str(viewer.items(epoch=1, dp=4)["features", "feature_map"]["body"]["src"])
 
@@ -46,6 +57,18 @@ def rewrite(folder: Path, value: torch.Tensor) -> None:
     for path in pages.iterdir():
         if path.name in times:
             os.utime(path, ns=(times[path.name].st_atime_ns, times[path.name].st_mtime_ns))
+
+
+def test_the_pictures_of_a_datapoint_read_nothing_again(root: Path, reads: Reads) -> None:
+    viewer = Viewer(root)
+    srcs = pictures(viewer, epoch=1, dp=4)
+    assert len(srcs) > 6 and {name for _, _, name in reads} >= {"inputs", "outputs", "features", "video", "gradcam"}
+    reads.clear()
+    for src in srcs:
+        viewer.pixels(src)
+    assert reads == []
+    assert len(pictures(viewer, epoch=1, dp=5)) > 6
+    assert {idx for _, idx, _ in reads} == {5}  # twin: another datapoint is read
 
 
 def test_a_picture_by_itself_reads_its_own_debugger_only(root: Path, reads: Reads) -> None:
@@ -80,6 +103,42 @@ def test_a_damaged_page_is_noticed_after_its_values_were_read(tmp_path: Path) ->
     assert viewer.client.get(src).status == 422
 
 
+def test_looking_through_other_datapoints_keeps_the_shown_one(root: Path, reads: Reads) -> None:
+    viewer = Viewer(root)
+    srcs = pictures(viewer, epoch=1, dp=4)
+    viewer.get("compare", epoch=1, dp=5)  # reads labels and outputs of all successes
+    viewer.get("worst", epoch=1)
+    reads.clear()
+    for src in srcs:
+        viewer.pixels(src)
+    assert reads == []
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_BYTES", 10_000), ("MAX_COUNT", 3)])
+def test_the_memory_is_bounded(root: Path, limit: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datapoints, limit, most)
+    viewer = Viewer(root)
+    values = viewer.library.datapoints.values
+    shown = [viewer.pixels(src) for dp in (4, 5) for src in pictures(viewer, epoch=1, dp=dp)]
+    assert shown and len(values) > 0
+    assert (values.nbytes if limit == "MAX_BYTES" else len(values)) <= most
+
+
+def test_the_cache_keeps_no_folder_open(root: Path) -> None:
+    viewer = Viewer(root)
+    viewer.items(epoch=1, dp=4)
+    run = viewer.library.run(viewer.ids[0])
+    epoch = run.epoch(1)
+    assert epoch is not None
+    pages = epoch.debugger
+    assert pages is not None
+    alive = weakref.ref(pages)
+    del run, epoch, pages, viewer.library._open[viewer.ids[0]]
+    gc.collect()
+    assert alive() is None
+    assert viewer.items(epoch=1, dp=4)  # the run is opened again, and its values are read again
+
+
 def test_several_threads_get_the_right_values(root: Path) -> None:
     viewer = Viewer(root)
     run = viewer.library.run(viewer.ids[0])
@@ -88,8 +147,22 @@ def test_several_threads_get_the_right_values(root: Path) -> None:
     expected = {dp: epoch.debugger.read(dp, "features")["feature_map"] for dp in (4, 5)}
 
     def read(dp: int) -> bool:
-        value = Datapoint(run, epoch, dp).read("debugger", "features")["feature_map"]
+        value = viewer.library.datapoints.of(epoch, dp).read("debugger", "features")["feature_map"]
         return bool(torch.equal(value.nan_to_num(), expected[dp].nan_to_num()))
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(read, [4, 5] * 50))
+
+
+@pytest.mark.parametrize(
+    ("make", "at_least"),
+    [
+        (lambda: torch.zeros(1000), 4000),
+        (lambda: {"a": np.zeros(1000), "b": [torch.zeros(1000)]}, 12_000),
+        (lambda: DataclassValue("m.C", {"t": torch.zeros(1000), "s": "x" * 5000}), 9000),
+        (lambda: ["text"] * 1000, 4000),
+        (lambda: 5, 1),
+    ],
+)
+def test_the_size_counts_tensors_texts_and_containers(make: Callable[[], Any], at_least: int) -> None:
+    assert at_least <= size_of(make()) < 200_000

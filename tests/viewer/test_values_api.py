@@ -14,9 +14,9 @@ from tests.viewer.api import Viewer, labelled, run_of
 from tests.viewer.payloads import PAYLOADS
 
 from endoscope.render import About, Renderer, register, unregister
-from endoscope.runs.datapoint import Datapoint
 from endoscope.values import per_datapoint
 from endoscope.viewer import compare_api
+from endoscope.viewer.datapoints import CachedDatapoint
 
 
 # ---------------------------------------------------------------- /api/datapoint
@@ -203,7 +203,7 @@ def test_tensors_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: py
     folder = runs.training(tmp_path / "run", epochs=2)
     big = {"big": {"t": torch.zeros(2, 1 << 20)}, "small": {"t": torch.zeros(2, 3)}}
     runs.write_pages(folder / "epoch_1" / "debugger", {(0, 1): big})
-    monkeypatch.setattr(Datapoint.read, "__kwdefaults__", {"most": 1 << 20})
+    monkeypatch.setattr(CachedDatapoint.read, "__kwdefaults__", {"most": 1 << 20})
     found = Viewer(tmp_path).items(epoch=1, dp=0)
     assert found["big", "big"]["renderer"] == "problem"
     assert "has 4 MB of tensors, more than the 1 MB shown here" in found["big", "big"]["body"]["message"]

@@ -14,7 +14,7 @@ from endoscope.errors import EndoscopeError
 from endoscope.render.plain import jsonable
 from endoscope.render.renderer import PICTURES
 from endoscope.runs import Epoch
-from endoscope.runs.datapoint import Datapoint, NotShown
+from endoscope.runs.datapoint import NotShown
 from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items, scales
 from endoscope.viewer.answers import Json, answer
@@ -52,6 +52,9 @@ class _Comparisons:
     def __init__(self, library: Library) -> None:
         self._library = library
 
+    def _side(self, entry: Entry, epoch: Epoch, idx: int) -> Side:
+        return Side(entry, self._library.datapoints.of(epoch, idx))
+
     # ---- through time
     def time(self, request: Request) -> Response:
         selection = Selection.of(request.query_params, self._library)
@@ -60,7 +63,7 @@ class _Comparisons:
         strip: list[Json] = []
         before: tuple[Side, Item] | None = None
         for epoch in captured[-MAX_EPOCHS:]:
-            side = _side(selection.entry, epoch, idx)
+            side = self._side(selection.entry, epoch, idx)
             try:
                 item = side.datapoint.find(id)
             except EndoscopeError as e:
@@ -90,7 +93,7 @@ class _Comparisons:
         if mode not in MODES:
             raise Refusal(f"mode={mode[:40]!r} is not known", hint=f"There are {', '.join(MODES)}.")
         selection = Selection.of(query, self._library)
-        left = Side.of(selection)
+        left = Side.of(selection, self._library)
         if mode != "runs" or len(selection.runs) < 2:
             left.needed()
         if mode == "success":
@@ -135,12 +138,12 @@ class _Comparisons:
     def _success(self, selection: Selection, left: Side, idx: int | None) -> _Other:
         at = left.datapoint
         if idx is not None:
-            return _Other(_side(left.entry, at.epoch, idx).needed(), "Chosen by its index.")
+            return _Other(self._side(left.entry, at.epoch, idx).needed(), "Chosen by its index.")
         metric = metric_of(at.epoch, selection.metric) if at.epoch.scores is not None else None
         nearest = nearest_success(at, metric, selection.percentile)
         if nearest.idx is None:
             return _Other(None, problem=nearest.how)
-        return _Other(_side(left.entry, at.epoch, nearest.idx), nearest.how)
+        return _Other(self._side(left.entry, at.epoch, nearest.idx), nearest.how)
 
     def _other_run(self, selection: Selection, left: Side) -> _Other:
         if len(selection.runs) < 2:
@@ -151,21 +154,17 @@ class _Comparisons:
             return _Other(None, problem=f"{entry.name} has no epoch yet.")
         is_selected = selection.epoch is None or epoch.number == selection.epoch or epoch.number is None
         note = None if is_selected else f"{entry.name} has no epoch {selection.epoch}; this is its last."
-        return _Other(_side(entry, epoch, left.datapoint.idx), note)
+        return _Other(self._side(entry, epoch, left.datapoint.idx), note)
 
     def _other_epoch(self, left: Side, number: int | None) -> _Other:
         at = left.datapoint
         if number is not None:
-            return _Other(_side(left.entry, needed_epoch(at.run, number), at.idx))
+            return _Other(self._side(left.entry, needed_epoch(at.run, number), at.idx))
         earlier = [epoch for epoch in at.run.epochs if is_before(epoch, at.epoch) and _is_captured(epoch)]
         if not earlier:
             text = "No earlier epoch has stored outputs or debug outputs; choose another epoch."
             return _Other(None, problem=text)
-        return _Other(_side(left.entry, earlier[-1], at.idx), "The captured epoch before.")
-
-
-def _side(entry: Entry, epoch: Epoch, idx: int) -> Side:
-    return Side(entry, Datapoint(epoch.run, epoch, idx))
+        return _Other(self._side(left.entry, earlier[-1], at.idx), "The captured epoch before.")
 
 
 def _step(compared: Compared | None) -> Json | None:

@@ -19,6 +19,7 @@ from endoscope.errors import EndoscopeError
 from endoscope.pages.files import list_folder
 from endoscope.runs import Run, RunNotFoundError, find_runs, layout
 from endoscope.runs.files import clean
+from endoscope.viewer.datapoints import Datapoints
 
 _OPEN_RUNS = 32  # whose files may stay in memory
 _SEARCH_INTERVAL_S = 1.0
@@ -58,6 +59,7 @@ class Library:
     def __init__(
         self, folders: Sequence[str | os.PathLike[str]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self.datapoints = Datapoints()
         self._roots = [*dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders)]
         self._clock = clock
         self._lock = threading.RLock()

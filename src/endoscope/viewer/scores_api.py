@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from endoscope.runs.fields import Direction
 from endoscope.runs.files import clean
 from endoscope.viewer import arrays
 from endoscope.viewer.answers import Json, answer, cached_answer
+from endoscope.viewer.cache import Cache
 from endoscope.viewer.footprint import File, Footprint, file_state, footprint
 from endoscope.viewer.library import Entry, Library, Refusal
 from endoscope.viewer.score_map import ORDERS, ScoreMap
@@ -42,8 +44,7 @@ class _Scores:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._means: dict[tuple[str, int | None], tuple[_State, _Means]] = {}
-        """The mean scores and losses of each epoch, and the state of the files that they are from."""
+        self._means: Cache[_Means] = Cache(65536, lambda _: 1)
 
     # ---- curves
     def curves(self, request: Request) -> Response:
@@ -56,10 +57,7 @@ class _Scores:
         scores: Points = {}
         losses: Points = {}
         for epoch in run.epochs:
-            state, key = _state(epoch, files), (entry.id, epoch.number)
-            known = self._means.get(key)
-            means = known[1] if known is not None and known[0] == state else _means(epoch)
-            self._means[key] = state, means
+            means = self._means.get((entry.id, epoch.number), _state(epoch, files), partial(_means, epoch))
             for name, value in means["scores"].items():
                 scores.setdefault(name, {})[epoch_name(epoch)] = value
             for name, value in means["losses"].items():

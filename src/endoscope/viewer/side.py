@@ -13,7 +13,7 @@ from endoscope.runs.datapoint import Datapoint
 from endoscope.runs.datapoint_values import Item
 from endoscope.viewer import items
 from endoscope.viewer.answers import Json
-from endoscope.viewer.library import Entry, Refusal
+from endoscope.viewer.library import Entry, Library, Refusal
 from endoscope.viewer.selection import Selection, epoch_name, needed_epoch
 
 
@@ -25,10 +25,10 @@ class Side:
     datapoint: Datapoint
 
     @classmethod
-    def of(cls, selection: Selection) -> Side:
+    def of(cls, selection: Selection, library: Library) -> Side:
         """The selected datapoint in the first selected run."""
         epoch = needed_epoch(selection.run, selection.epoch)
-        return cls(selection.entry, Datapoint(epoch.run, epoch, selection.needed_dp()))
+        return cls(selection.entry, library.datapoints.of(epoch, selection.needed_dp()))
 
     def needed(self) -> Side:
         """This side; `Refusal` when the epoch holds nothing of the datapoint."""

@@ -53,7 +53,7 @@ class _Values:
     # ---- one datapoint
     def datapoint(self, request: Request) -> Response:
         selection = Selection.of(request.query_params, self._library)
-        side = Side.of(selection).needed()
+        side = Side.of(selection, self._library).needed()
         facts = jsonable(side.facts(selection.percentile))
         if request.query_params.get("form") != "lines":
             return answer({**facts, **self._contents(side)})
@@ -101,7 +101,7 @@ class _Values:
     # ---- pictures
     def image(self, request: Request) -> Response:
         query = request.query_params
-        side = Side.of(Selection.of(query, self._library))
+        side = Side.of(Selection.of(query, self._library), self._library)
         item = _item(side, query)
         page, zoom, span = integer(query, "page") or 0, integer(query, "zoom"), scales.range_of(query)
         view = View(page, zoom, overlay=query.get("overlay") == "1", span=span)
@@ -132,7 +132,7 @@ class _Values:
         selection = Selection.of(QueryParams(pairs), self._library)
         epoch = needed_epoch(selection.run, selection.epoch)
         idx = side.datapoint.idx if selection.dp is None else selection.dp
-        return Side(selection.entry, Datapoint(epoch.run, epoch, idx))
+        return Side(selection.entry, self._library.datapoints.of(epoch, idx))
 
 
 def _item(side: Side, query: QueryParams) -> Item:
