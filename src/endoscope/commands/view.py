@@ -57,10 +57,10 @@ def view(
         serve(work_dirs, host=host, port=port, browser=not no_browser)
         return
     with _needs_packages():
-        from endoscope.report.export import Wanted
-        from endoscope.report.export import export as write
-    wanted = Wanted.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
-    size = write(work_dirs, export, wanted, overwrite=overwrite)
+        from endoscope.report.page import export as write
+        from endoscope.report.selection import Selection
+    selection = Selection.of(datapoints=datapoints, worst=worst, metric=metric, epochs=epochs)
+    size = write(work_dirs, export, selection, overwrite=overwrite)
     click.echo(f"wrote {export} ({size / 1e6:.1f} MB); it opens in any browser, without a server")
 
 

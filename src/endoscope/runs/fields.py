@@ -84,7 +84,7 @@ def number(value: Any) -> float:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    return _items(value, text, "texts")
+    return _items(value, text, "strings")
 
 
 def counts(value: Any) -> tuple[int, ...]:

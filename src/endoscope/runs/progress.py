@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from endoscope.runs import fields
 from endoscope.runs.fields import Fields
-from endoscope.runs.files import Decoded, Unreadable, load_json, plain
+from endoscope.runs.files import Decoded, Unreadable, checked, load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Progress:
 
 def read_progress(file: BinaryIO) -> Decoded[Progress]:
     """The contents of a progress.json, and the problems with it."""
-    content = plain(load_json(file))
+    content = checked(load_json(file))
     if not isinstance(content, dict):
         raise Unreadable(f"it holds {fields.shown(content)}; expected an object")
     f = Fields(content)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -25,10 +24,10 @@ from endoscope.runs.files import (
     Files,
     Missing,
     Unreadable,
+    checked,
     identity,
     load_json,
     open_folder,
-    plain,
 )
 from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
@@ -211,20 +210,15 @@ class Epoch:
     @property
     def scores(self) -> ScoreTable | None:
         """The scores of every datapoint, and over all; None before they exist."""
-        return self.read_scores()
-
-    def read_scores(self, between: Callable[[], None] = lambda: None) -> ScoreTable | None:
-        """The same; ``between`` is called regularly while a file is read and may raise to stop reading."""
         split: layout.Split = "evaluation" if self.number is None else "validation"
-        decode = partial(read_table, between=between)
-        return self._files.read(self._within + layout.scores_file(split), decode, needed=self._is_whole)
+        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_complete)
 
     @property
     def losses(self) -> Losses:
         """The ``loss`` of each training batch, in order, and each named part of it; empty if there are none."""
         if self.number is None:
             return {}
-        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole) or {}
+        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_complete) or {}
 
     @property
     def outputs(self) -> DebugOutputs | None:
@@ -240,7 +234,7 @@ class Epoch:
         """Whether a file or folder of that name exists, such as `layout.CHECKPOINT`; does not open it."""
         return os.path.lexists(self.path / name)
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Whether its files must exist. Files of the last epoch may not have been written yet."""
         return self.run.about.status == "finished" or self.run.epochs[-1:] not in ([], [self])
 
@@ -309,7 +303,7 @@ def _listed(root: Path, name: str) -> tuple[int, Listing]:
 
 
 def _read_plain(file: BinaryIO) -> Decoded[Any]:
-    return plain(load_json(file)), []
+    return checked(load_json(file)), []
 
 
 def _read_losses(file: BinaryIO) -> Decoded[Losses]:

@@ -117,7 +117,7 @@ def test_an_index_of_its_own_is_respected_in_every_form(idx: Any) -> None:
     [
         ("text", f"an item of the dataset is 'text', not a dict, a tuple or a tensor\n{ADAPTER}"),
         (3, f"an item of the dataset is 3, not a dict, a tuple or a tensor\n{ADAPTER}"),
-        (object(), f"an item of the dataset is a object, not a dict, a tuple or a tensor\n{ADAPTER}"),
+        (object(), f"an item of the dataset is an object, not a dict, a tuple or a tensor\n{ADAPTER}"),
         (
             (X, X, X, X),
             f"an item of the dataset is a tuple of 4; expected (input, target) or (input, target, meta)\n{ADAPTER}",
