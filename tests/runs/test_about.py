@@ -54,7 +54,7 @@ def test_files_that_are_not_a_run_json(about: Any, problem: str, tmp_path: Path)
         ("job", "walk", "'walk'; expected one of 'train', 'eval'"),
         ("job", ["train"], "a list; expected one of 'train', 'eval'"),
         ("status", "died", "'died'; expected one of 'running', 'finished', 'interrupted', 'failed'"),
-        ("error", 5, "5; expected text"),
+        ("error", 5, "5; expected a string"),
         ("started", "yesterday", "'yesterday'; expected a time like 2024-02-29T12:00:00+00:00"),
         ("started", 1e308, "1e+308; expected a time like 2024-02-29T12:00:00+00:00"),
         ("started", "0001-01-01T00:00:00+14:00", "'0001-01-01T00:00:00+14:00'; expected a time like"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +50,7 @@ class LossSummary:
         """The summary of these values, in their order."""
         values = list(values)
         finite = [v for v in values if math.isfinite(v)]
-        finite_mean = statistics.fmean(finite) if finite else math.nan
+        finite_mean = math.fsum(v / len(finite) for v in finite) if finite else math.nan  # the sum may be too large
         range_of = [math.nan] if not values or any(map(math.isnan, values)) else values
         return cls(
             mean=finite_mean if len(finite) == len(values) else math.nan,

@@ -6,7 +6,6 @@ A metric is a pure function of a batch and a record of what it returned. The rec
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, get_args
@@ -100,7 +99,7 @@ class BaseMetric(ABC):
         """
         idx, columns = self._each_once([partial for partial in partials if len(partial["idx"])])
         scores = {name: columns[name].double() for name in self.DIRECTIONS}
-        totals = functools.reduce(_added, (partial["sums"] for partial in partials))
+        totals = _totals(partials)
         aggregated = self.aggregate(scores, {name: columns[name] for name in self.EVIDENCE}, totals)
         directions = {**self.DIRECTIONS, **self.AGGREGATED}
         if unknown := sorted(aggregated.keys() - directions.keys()):
@@ -170,8 +169,13 @@ def check_directions(metric: BaseMetric | type[BaseMetric]) -> None:
                 raise ConfigError(f"{who.__name__}.{name}[{score!r}] is {direction!r}; expected 'higher' or 'lower'")
 
 
-def _added(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {**a, **{name: a[name] + total if name in a else total for name, total in b.items()}}
+def _totals(partials: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The `sums` of all ranks, added."""
+    totals: dict[str, Tensor] = {}
+    for partial in partials:
+        for name, total in partial["sums"].items():
+            totals[name] = totals[name] + total if name in totals else total
+    return totals
 
 
 def _indices(idx: Any) -> Tensor:

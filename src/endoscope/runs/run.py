@@ -38,7 +38,6 @@ Kind = Literal["training", "evaluation", "unknown"]
 
 LOSSES_LIMIT = 64 * MB
 """Bytes of the largest training_losses.json that is read."""
-MAX_EPOCHS = 100_000
 _OPEN_FOLDERS = 16  # folders of pages that stay open
 
 Losses = Mapping[str, NDArray[np.float64]]
@@ -147,9 +146,7 @@ class Run:
         if self.kind == "evaluation":
             return [Epoch(self, None)]
         numbers = sorted(epoch for name in self._names() if (epoch := layout.epoch_of(name)) is not None)
-        if len(numbers) > MAX_EPOCHS:
-            self._files.note("epoch_*", [f"there are {len(numbers)} epochs; the first {MAX_EPOCHS} are shown"])
-        return [Epoch(self, number) for number in numbers[:MAX_EPOCHS]]
+        return [Epoch(self, number) for number in numbers]
 
     def epoch(self, number: int | None) -> Epoch | None:
         """One epoch; None if it has no folder."""

@@ -228,8 +228,8 @@ def test_one_of_inputs_and_labels_with_an_entry_an_item_is_enough(batch: Any) ->
         ({"inputs": {"a": nodes(3), "b": nodes(4)}, "labels": None}, "tensors of length 3"),
         ({"inputs": {"a": [nodes(3)] * 4}, "labels": None}, "tensors of length 3"),
         ((namedtuple("Four", "a b c d")(*[nodes(3)] * 4), None), "tensors of length 3"),
-        (([nodes(5)] * 3, [nodes(6)] * 3), "a list of 3 with tensors of length 5"),
-        (((nodes(5),) * 2, None), "a tuple of 2 with tensors of length 5"),
+        (([nodes(5)] * 3, [nodes(6)] * 3), "tensors of length 5"),
+        (((nodes(5),) * 2, None), "tensors of length 5"),
     ],
 )
 def test_what_has_neither_a_row_nor_an_entry_an_item_is_refused(batch: Any, returned: str) -> None:

@@ -49,7 +49,7 @@ def _field(values: list[Any]) -> Any:
         alike = type(first) in (bool, int, float)
     try:
         return default_collate(values) if alike else values
-    except (TypeError, RuntimeError):  # integers beyond int64, arrays of text, sparse tensors
+    except (TypeError, ValueError, RuntimeError):  # integers beyond int64, arrays of text, sparse tensors
         return values
 
 

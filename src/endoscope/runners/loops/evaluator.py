@@ -67,8 +67,8 @@ class BaseEvaluator(BaseRunner):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
-                own, stored = checkpoints.other_buffers(self.network), state.get("other_buffers", {}).get("model", {})
-                fitting = {name: b for name, b in stored.items() if name in own and own[name].shape == b.shape}
+                stored = state.get("other_buffers", {}).get("model", {})
+                fitting = {name: b for name, b in stored.items() if checkpoints.has_place_for(self.network, name, b)}
                 checkpoints.load_other_buffers(self.network, fitting)
         self._compile()
 

@@ -87,6 +87,14 @@ def load_other_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tens
             current.copy_(value)
 
 
+def has_place_for(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
+    """Whether a module has a buffer of that name, which is None or has the same shape."""
+    prefix, _, last = name.rpartition(".")
+    part = dict(module.named_modules()).get(prefix)
+    current = getattr(part, last, None)
+    return hasattr(part, last) and (current is None or current.shape == value.shape)
+
+
 def check_storable(name: str, state: Any) -> None:
     """Raise `ConfigError` if a checkpoint of ``state`` could not be loaded: if parts of it are not plain data."""
     buffer = io.BytesIO()
