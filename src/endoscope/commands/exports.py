@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +55,13 @@ def export_datapoints(
             except DamagedRecordError as e:
                 damage.append(printable(str(e)))
         for name in names:
-            if not any(matches(name, other) for other in existing):
-                raise DatapointNotFoundError(f"no datapoint has a value from {name!r}{alternatives(name, existing)}")
+            _check_name(name, existing)
     return Exported(path, written, export.tensors, export.changes, damage)
+
+
+def _check_name(name: str, existing: Collection[str]) -> None:
+    if not any(matches(name, other) for other in existing):
+        raise DatapointNotFoundError(f"no datapoint has a value from {name!r}{alternatives(name, existing)}")
 
 
 def _write(outputs: DebugOutputs, export: Export, idx: int, names: Sequence[str], damage: list[str]) -> bool:

@@ -51,14 +51,15 @@ class LossSummary:
         values = list(values)
         finite = [v for v in values if math.isfinite(v)]
         finite_mean = math.fsum(v / len(finite) for v in finite) if finite else math.nan  # the sum may be too large
-        range_of = [math.nan] if not values or any(map(math.isnan, values)) else values
+        ordered = values or [math.nan]
+        comparable = [math.nan] if any(map(math.isnan, ordered)) else ordered
         return cls(
             mean=finite_mean if len(finite) == len(values) else math.nan,
             finite_mean=finite_mean,
-            first=values[0] if values else math.nan,
-            last=values[-1] if values else math.nan,
-            min=min(range_of),
-            max=max(range_of),
+            first=ordered[0],
+            last=ordered[-1],
+            min=min(comparable),
+            max=max(comparable),
             count=len(values),
             non_finite=len(values) - len(finite),
             values=values,

@@ -212,7 +212,7 @@ def test_a_config_that_is_no_dict() -> None:
         (
             "precision",
             np.zeros(2),
-            "precision: found a ndarray of shape (2,); expected 'float32', 'bfloat16' or 'float16'",
+            "precision: found an ndarray of shape (2,); expected 'float32', 'bfloat16' or 'float16'",
         ),
         ("work_dir", "a\0b", "work_dir: found 'a\\x00b'; expected a path"),
         ("accumulate", 0, "accumulate: found 0; expected a whole number, 1 or more"),

@@ -219,7 +219,7 @@ def shown(value: Any) -> str:
 def type_name(value: Any) -> str:
     """The type of a value, as 'a list' or 'an int'."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+    return f"{'an' if name.lower().startswith(('a', 'e', 'i', 'o', 'nd')) else 'a'} {name}"
 
 
 def shortened(text: str) -> str:
