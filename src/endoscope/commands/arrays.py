@@ -47,7 +47,7 @@ def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
     >>> describe_array(torch.tensor([1.0, 2.0, float("nan")]))["nan"]
     1
 
-    The numbers of a sparse tensor are over its stored values. One that is not finite is text, which JSON can hold.
+    The numbers of a sparse tensor are over its stored values. Non-finite numbers are text, which JSON can hold.
     """
     if isinstance(value, np.ndarray):
         facts = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}

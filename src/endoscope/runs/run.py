@@ -112,7 +112,7 @@ class Run:
     @property
     def config(self) -> Any:
         """config.json as plain data: dicts, lists, text and numbers; None if it cannot be read."""
-        return self._files.read(layout.CONFIG, _read_plain)
+        return self._files.read(layout.CONFIG, lambda file: (checked(load_json(file)), []))
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -135,10 +135,11 @@ class Run:
     @property
     def progress(self) -> Progress:
         """The contents of progress.json; empty if there is none, as in a short evaluation."""
-        return self._files.read(layout.PROGRESS, read_progress, needed=self._is_finished_training) or Progress()
 
-    def _is_finished_training(self) -> bool:
-        return self.about.status == "finished" and self.kind == "training"
+        def needed() -> bool:
+            return self.about.status == "finished" and self.kind == "training"
+
+        return self._files.read(layout.PROGRESS, read_progress, needed=needed) or Progress()
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -297,10 +298,6 @@ def _listed(root: Path, name: str) -> tuple[int, Listing]:
         of_pages = (f"{page}.{part}" for page in listing.pages for part in ("jsonl", "safetensors"))
         files = (file for file in (*listing.catalogues, *of_pages) if file in by_name)
         return hash(tuple((file, identity(by_name[file].stat(follow_symlinks=False))) for file in files)), listing
-
-
-def _read_plain(file: BinaryIO) -> Decoded[Any]:
-    return checked(load_json(file)), []
 
 
 def _read_losses(file: BinaryIO) -> Decoded[Losses]:

@@ -126,9 +126,9 @@ def apply_overrides(
     >>> apply_overrides({"optimizer": {"class": Adam}}, ["optimizer.args.lr=1e-3"])["optimizer"]["args"]
     {'lr': 0.001}
 
-    A value is a Python literal, or else a string that begins with no bracket. A path goes through dicts by key and
-    through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a known
-    key of the settings (``keys``), the ``args`` of a node, and a name in them.
+    A value is a Python literal, or else a string that does not begin with a bracket. A path goes through dicts by key
+    and through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a
+    known key of the settings (``keys``), the ``args`` of a node, and a name in them.
     """
     changed: dict[str, Any] = copy_containers(config)
     known = [*config, *(key_names() if keys is None else keys)]

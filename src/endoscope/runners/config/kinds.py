@@ -144,7 +144,7 @@ def device() -> Kind:
 
 
 def node(*given: str) -> Kind:
-    """A node, but no built object: the runner adds arguments."""
+    """A node, not a built object, because the runner adds arguments."""
     return _kind(NODE, is_node, lambda value: value, *given)
 
 

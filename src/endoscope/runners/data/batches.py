@@ -26,20 +26,17 @@ def collate(datapoints: Sequence[Datapoint]) -> Datapoint:
     In meta_info, numbers and tensors of equal shape become a tensor. Anything else becomes a list, with None for a
     datapoint without the field.
     """
+    infos = [one["meta_info"] for one in datapoints]
+    names = dict.fromkeys(name for info in infos for name in info)
     return {
         "inputs": _joined("inputs", datapoints),
         "labels": _joined("labels", datapoints),
-        "meta_info": collate_meta_info([one["meta_info"] for one in datapoints]),
+        "meta_info": {name: _field([info.get(name) for info in infos]) for name in names},
     }
 
 
-def collate_meta_info(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each field with one entry per datapoint: a tensor if possible, otherwise a list."""
-    names = dict.fromkeys(name for info in infos for name in info)
-    return {name: _field([info.get(name) for info in infos]) for name in names}
-
-
 def _field(values: list[Any]) -> Any:
+    """One field of all datapoints: a tensor if possible, otherwise a list."""
     first = values[0]
     if any(type(value) is not type(first) for value in values):
         return values
