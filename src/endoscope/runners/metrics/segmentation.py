@@ -25,8 +25,8 @@ class SegmentationMetric(BaseMetric):
     Labels are integers (B, ...). Pixels with the label ``ignore_index`` do not count. The IoU of a class is the number
     of pixels that labels and predictions share over the number that either has; a class that neither has is left out of
     the mean, and its own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is computed from the added pixels, not as
-    the mean over datapoints. A datapoint with a NaN among the logits that count, or without a pixel that counts, has NaN;
-    the first makes the numbers over all NaN as well.
+    the mean over datapoints. A datapoint with a NaN among the logits that count, or without a pixel that counts, has
+    NaN; the first makes the numbers over all NaN as well.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"mean_iou": "higher", "pixel_accuracy": "higher"}
