@@ -101,7 +101,7 @@ def images(shape: tuple[int, int, int], count: int) -> TensorDataset:
 class Quiet(Lines):
     """Into a log file; what it would print stays out of our tables."""
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         pass
 
 

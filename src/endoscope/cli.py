@@ -28,21 +28,16 @@ COMMANDS = {
 """Each subcommand and the module that defines it under the same name."""
 
 
-class _WrongInput(click.ClickException):
-    """An `EndoscopeError` as a message."""
+class _Refused(click.ClickException):
+    """An `EndoscopeError` as a message. Exit code 2 means wrong input, 1 that it names damaged data."""
 
-    exit_code = 2
+    exit_code: int  # type: ignore[misc]  # a class variable in click
 
     def __init__(self, error: EndoscopeError) -> None:
+        self.exit_code = 1 if isinstance(error, DamagedRecordError) else 2
         several_ranks = os.environ.get("WORLD_SIZE", "") not in ("", "1")
         rank = f"rank {os.environ.get('RANK')}: " if several_ranks else ""
         super().__init__(rank + "\n".join(map(printable, str(error).split("\n"))))
-
-
-class _Damaged(_WrongInput):
-    """The input was right, but it names damaged data."""
-
-    exit_code = 1
 
 
 class _Commands(click.Group):
@@ -67,7 +62,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EndoscopeError as e:
-            raise (_Damaged if isinstance(e, DamagedRecordError) else _WrongInput)(e) from e
+            raise _Refused(e) from e
 
 
 @click.group("endoscope", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

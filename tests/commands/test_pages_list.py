@@ -108,7 +108,7 @@ def test_no_captures_is_a_message_and_no_error(tmp_path: Path, run: Run) -> None
 
 
 def test_runs_one_level_below_are_suggested(tmp_path: Path, captured: Captured, run: Run) -> None:
-    for name in ("run-9", "run-10"):
+    for name in ("run-09", "run-10"):
         captured(tmp_path / name / "epoch_0" / "debugger", {0: 1})
     assert f"there are runs below it, such as '{tmp_path / 'run-10'}'" in run("pages", "list", tmp_path).stdout
 

@@ -178,10 +178,13 @@ def test_a_copy_of_a_metric_starts_empty() -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ({"score": torch.zeros(3)}, r"Plain: 'score' has shape \(3,\); expected a tensor of shape \(2,\)"),
-        ({"score": torch.zeros(2, 1)}, r"Plain: 'score' has shape \(2, 1\); expected a tensor of shape \(2,\)"),
-        ({"score": torch.tensor(1.0)}, r"Plain: 'score' has shape \(\)"),
-        ({"score": [1.0, 2.0]}, r"Plain: 'score' is list; expected a tensor of shape \(2,\), one for each of the 2"),
+        ({"score": torch.zeros(3)}, r"Plain: 'score' is a Tensor of shape \(3,\); expected a tensor of shape \(2,\)"),
+        (
+            {"score": torch.zeros(2, 1)},
+            r"a Tensor of shape \(2, 1\); expected a tensor of shape \(2,\)",
+        ),
+        ({"score": torch.tensor(1.0)}, r"Plain: 'score' is a Tensor of shape \(\)"),
+        ({"score": [1.0, 2.0]}, r"Plain: 'score' is a list; expected a tensor of shape \(2,\), one for each of the 2"),
         (
             {"score": torch.zeros(2), "f1": torch.zeros(2)},
             "Plain returned 'f1', which has no direction; name it in",
@@ -195,7 +198,7 @@ def test_wrong_scores_are_refused_at_the_first_call(scores: Any, message: str) -
 
 
 def test_evidence_needs_one_row_for_each_datapoint() -> None:
-    with pytest.raises(MetricError, match=r"Distance: 'label' has shape \(1, 5\); expected .* shape \(2, ...\)"):
+    with pytest.raises(MetricError, match=r"'label' is a Tensor of shape \(1, 5\); expected .* \(2, ...\)"):
         Distance().add_to_buffer({"distance": torch.zeros(2), "label": torch.zeros(1, 5)}, [0, 1])
 
 
@@ -204,8 +207,8 @@ def test_evidence_needs_one_row_for_each_datapoint() -> None:
     [
         (torch.tensor([0.5, 1.0]), "idx holds torch.float32; expected the integer index of each datapoint"),
         ([True, False], "idx holds torch.bool"),
-        (["a", "b"], r"idx is list .*; expected the integer index"),
-        (None, "idx is NoneType 'None'; expected the integer index"),
+        (["a", "b"], r"idx is a list; expected the integer index"),
+        (None, "idx is None; expected the integer index"),
     ],
 )
 def test_indices_that_are_none_are_refused_at_once(idx: Any, message: str) -> None:

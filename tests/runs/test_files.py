@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 import pytest
 
 from endoscope.runs import files as files_module
-from endoscope.runs.files import Files, clean, load_json, opened, plain, read_object
+from endoscope.runs.files import Files, checked, clean, load_json, opened, read_object
 
 
 def decode(file: BinaryIO) -> tuple[Any, list[str]]:
-    return plain(load_json(file)), []
+    return checked(load_json(file)), []
 
 
 def problem_of(folder: Path, name: str = "a.json") -> str:
@@ -126,7 +126,7 @@ def test_a_file_beyond_its_limit_is_not_read(tmp_path: Path) -> None:
 
 def test_text_can_always_be_encoded() -> None:
     assert clean("ä\udcff") == "ä?"
-    assert plain({"\udcff": ["\udcff", {"a": "\udc00"}]}) == {"?": ["?", {"a": "?"}]}
+    assert checked({"\udcff": ["\udcff", {"a": "\udc00"}]}) == {"?": ["?", {"a": "?"}]}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"a": 1, "a": 2}'])

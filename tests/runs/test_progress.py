@@ -56,7 +56,7 @@ def test_epochs_come_in_order_and_the_last_entry_counts(tmp_path: Path) -> None:
             "epochs.0.learning_rates is a list; expected a list",
         ),
         ({"now": "here"}, "now is 'here'; expected an object"),
-        ({"now": {"stage": 1}}, "now.stage is 1; expected text"),
+        ({"now": {"stage": 1}}, "now.stage is 1; expected a string"),
     ],
 )
 def test_invalid_fields_are_reported(progress: Any, problem: str, tmp_path: Path) -> None:

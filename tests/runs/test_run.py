@@ -328,13 +328,6 @@ def test_a_run_of_any_name(tmp_path: Path) -> None:
     assert run.name == name
 
 
-def test_too_many_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MAX_EPOCHS", 1)
-    run = Run(make_training(tmp_path / "run"))
-    assert [epoch.number for epoch in run.epochs] == [0]
-    assert run.problems == ["epoch_*: there are 2 epochs; the first 1 are shown"]
-
-
 # ---------------------------------------------------------------- a live run
 def test_the_growth_of_a_live_run_is_seen(tmp_path: Path) -> None:
     run = Run(make_training(tmp_path, status="running", process=identity(os.getpid())))

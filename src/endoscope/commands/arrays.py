@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from endoscope.render.numbers import overall
+from endoscope.render.plain import jsonable
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +47,7 @@ def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
     >>> describe_array(torch.tensor([1.0, 2.0, float("nan")]))["nan"]
     1
 
-    The numbers of a sparse tensor are over its stored values. One that is not finite is text, which JSON can hold.
+    The numbers of a sparse tensor are over its stored values. Non-finite numbers are text, which JSON can hold.
     """
     if isinstance(value, np.ndarray):
         facts = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}
@@ -65,11 +65,5 @@ def describe_array(value: torch.Tensor | Array) -> dict[str, Any]:
 
 def _numbers(values: torch.Tensor | Array, over: str) -> dict[str, Any]:
     numbers = overall(values)
-    ends = {name: _finite_or_text(numbers[name]) for name in ("min", "mean", "max")}
+    ends = {name: jsonable(numbers[name]) for name in ("min", "mean", "max")}
     return {**ends, **{name: numbers[name] for name in ("nan", "inf", "non_finite")}, "over": over}
-
-
-def _finite_or_text(number: Any) -> Any:
-    if number is None or math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

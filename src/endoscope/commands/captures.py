@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import click
 from endoscope.errors import DatapointNotFoundError, EndoscopeError, PageError, UntrustedPickleError
 from endoscope.pages.folders import page_files
 from endoscope.pages.reader import DebugOutputs
+from endoscope.runs import layout
 
 
 @dataclass(frozen=True)
@@ -60,34 +60,21 @@ def reading(path: Path) -> Iterator[None]:
 
 # ---------------------------------------------------------------- finding
 def find_captures(work_dir: Path) -> list[Capture]:
-    """Every capture of a run: in ``work_dir``, its ``debugger/``, and each ``epoch_*`` in natural order."""
+    """The captures of a run: in ``work_dir``, each ``epoch_N``, and the ``debugger/`` of these, in order."""
     captures = []
     with reading(work_dir):
-        for folder, epoch in _places(work_dir):
-            files = page_files(folder)
-            if files or (folder.name == "debugger" and folder != work_dir and folder.is_dir()):
-                captures.append(Capture(folder, str(folder.relative_to(work_dir)), epoch, tuple(files)))
+        for epoch, parent in [(None, work_dir), *layout.epoch_folders(work_dir).items()]:
+            for folder in (parent, parent / layout.DEBUGGER):
+                files = page_files(folder)
+                if files or (folder != parent and folder.is_dir()):
+                    captures.append(Capture(folder, str(folder.relative_to(work_dir)), epoch, tuple(files)))
     return captures
-
-
-def _places(work_dir: Path) -> Iterator[tuple[Path, int | None]]:
-    epochs = [Path(e.path) for e in os.scandir(work_dir) if e.name.startswith("epoch_") and e.is_dir()]
-    for folder in (work_dir, *sorted(epochs, key=lambda p: natural_order(p.name))):
-        number = folder.name.removeprefix("epoch_")
-        epoch = int(number) if folder != work_dir and re.fullmatch("[0-9]+", number) else None
-        yield folder, epoch
-        yield folder / "debugger", epoch
-
-
-def natural_order(name: str) -> tuple[Any, ...]:
-    """A sort key that puts epoch_4 before epoch_10."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", name))
 
 
 def no_captures(work_dir: Path) -> str:
     """The message for a work dir without captures; it names a run one level below, if there is one."""
     with reading(work_dir):
-        below = sorted((Path(e.path) for e in os.scandir(work_dir) if e.is_dir()), key=lambda p: natural_order(p.name))
+        below = sorted(Path(e.path) for e in os.scandir(work_dir) if e.is_dir())
     runs = [p for p in below if os.access(p, os.R_OK | os.X_OK) and find_captures(p)]
     hint = f"\nthere are runs below it, such as {str(runs[-1])!r}" if runs else ""
     return f"no captures in {str(work_dir)!r}; looked for pages in it, in debugger/ and in epoch_*/debugger/{hint}"
@@ -98,18 +85,21 @@ def choose_capture(work_dir: Path, epoch: int | None) -> Capture:
     captures = [c for c in find_captures(work_dir) if c.files]
     if not captures:
         raise PageError(no_captures(work_dir))
-    if epoch is None:
-        last = captures[-1]
-        if len(captures) > 1:
-            remark = f"{len(captures)} captures; using the last, {last.name}; choose another with --epoch"
-            click.echo(remark, err=True)
-        return last
-    of_epoch = [c for c in captures if c.epoch == epoch]
-    if not of_epoch:
+    if epoch is not None:
+        captures = _of_epoch(captures, epoch, work_dir)
+    elif len(captures) > 1:
+        remark = f"{len(captures)} captures; using the last, {captures[-1].name}; choose another with --epoch"
+        click.echo(remark, err=True)
+    return captures[-1]
+
+
+def _of_epoch(captures: list[Capture], epoch: int, work_dir: Path) -> list[Capture]:
+    matches = [c for c in captures if c.epoch == epoch]
+    if not matches:
         epochs = ", ".join(str(c.epoch) for c in captures if c.epoch is not None)
         existing = f"its epochs with pages are {epochs}" if epochs else "it has no epochs; leave out --epoch"
         raise DatapointNotFoundError(f"no pages of epoch {epoch} in {str(work_dir)!r}; {existing}")
-    return of_epoch[-1]
+    return matches
 
 
 # ---------------------------------------------------------------- facts

@@ -32,8 +32,11 @@ def check_captures(captures: Sequence[Capture]) -> tuple[dict[str, Any], list[st
         all_facts.append(facts)
     checked = [facts for facts in all_facts if facts["checked"]]
     damaged = sum(facts["damaged"] for facts in checked)
-    result = f"damaged: {damaged}" if damaged else "no damage" if checked else "nothing was checked"
-    exit_code = 1 if damaged else 0 if checked else 2
+    exit_code, result = 0, "no damage"
+    if damaged:
+        exit_code, result = 1, f"damaged: {damaged}"
+    elif not checked:
+        exit_code, result = 2, "nothing was checked"
     return {"captures": all_facts, "damaged": damaged}, [*lines, f"{_totals(checked)}: {result}"], exit_code
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,10 +45,9 @@ def demo(work_dir: Path | None, epochs: int, no_view: bool) -> None:
     folder = _new_folder(work_dir)
     out.print("A small CNN learns to read digits (scikit-learn's, 8 x 8 pixels), and Endoscope looks inside it.\n")
     training, evaluation = folder / "training", folder / "evaluation"
-    with _one_thread():
-        SupervisedTrainer(training_config(training, epochs=epochs)).run()
-        out.print("\nThe last checkpoint, on digits that it has not seen", style="bold")
-        scores = SupervisedEvaluator(evaluation_config(evaluation, training)).run()
+    SupervisedTrainer(training_config(training, epochs=epochs)).run()
+    out.print("\nThe last checkpoint, on digits that it has not seen", style="bold")
+    scores = SupervisedEvaluator(evaluation_config(evaluation, training)).run()
     assert scores is not None  # there is one rank
     for run in (training, evaluation):
         out.print(f"\nCaptured in {run}", style="bold", soft_wrap=True)
@@ -95,19 +92,6 @@ def _new_folder(path: Path | None) -> Path:
     if not is_empty:
         raise FolderInUseError(f"{str(path)!r} is not empty; choose a new folder, because nothing is overwritten")
     return path
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """For images this small, several threads are slower than one."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------- what is printed

@@ -82,6 +82,7 @@ def training_config(work_dir: Path, *, epochs: int) -> dict[str, Any]:
         "checkpoint_method": CHECKPOINT_EVERY,
         "debugger": DEBUGGER,
         "device": "cpu",
+        "torch_threads": 1,  # for images this small, several threads are slower
     }
 
 
@@ -95,4 +96,5 @@ def evaluation_config(work_dir: Path, checkpoint: Path) -> dict[str, Any]:
         "metric": {"class": ClassificationMetric, "args": {}},
         "debugger": DEBUGGER,
         "device": "cpu",
+        "torch_threads": 1,  # for images this small, several threads are slower
     }

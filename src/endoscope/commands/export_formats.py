@@ -48,14 +48,11 @@ class Export(ABC):
     def finish(self) -> None:  # noqa: B027  # optional
         """Write what follows the last datapoint."""
 
-    def _as_json(self, value: Any, name: str) -> Any:
-        """``value`` as JSON; each tensor in it goes to `_array` and is replaced by a reference."""
-        return as_json(value, self._counted, name)
-
-    def _counted(self, value: Any, name: str) -> dict[str, Any]:
+    def _reference(self, value: Any, name: str) -> dict[str, Any]:
+        """Write one tensor; the reference that replaces it in the JSON."""
         self.tensors += 1
-        reference = {"$": "tensor", **self._array(value, name)}
-        return {**reference, "dtype": short(value.dtype), "shape": list(value.shape)}
+        where = self._array(value, name)
+        return {"$": "tensor", **where, "dtype": short(value.dtype), "shape": list(value.shape)}
 
     @abstractmethod
     def _array(self, value: Any, name: str) -> dict[str, Any]:
@@ -104,8 +101,8 @@ class _TensorExport(Export):
         self._names: set[str] = set()
 
     def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        values = {name: self._as_json(value, f"{idx}/{name}") for name, value in outputs.items()}
-        self._datapoints[idx] = {"outputs": values, "notes": self._as_json(notes, f"{idx}/notes")}
+        values = {name: as_json(value, self._reference, f"{idx}/{name}") for name, value in outputs.items()}
+        self._datapoints[idx] = {"outputs": values, "notes": as_json(notes, self._reference, f"{idx}/notes")}
 
     def _array(self, value: Any, name: str) -> dict[str, Any]:
         name = free_name(printable(name), self._names)
@@ -193,8 +190,8 @@ class JsonLinesExport(Export):
     """Scalars and texts, one line per datapoint; of a tensor only dtype and shape."""
 
     def add(self, idx: int, outputs: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        values = {name: self._as_json(value, name) for name, value in outputs.items()}
-        line = {"idx": idx, **self.about, "outputs": values, "notes": self._as_json(notes, "notes")}
+        values = {name: as_json(value, self._reference, name) for name, value in outputs.items()}
+        line = {"idx": idx, **self.about, "outputs": values, "notes": as_json(notes, self._reference, "notes")}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def _array(self, value: Any, name: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _run(job: Job, path: Path, overrides: Sequence[str]) -> None:
     runner_class = _runner_class(job, config.get("runner"))
     runner = runner_class(apply_overrides(config, others, keys=key_names(runner_class.settings_class)))
     runner.run()
-    runner.progress.say(f"to look at it:  endoscope view {quote(str(runner.settings.work_dir))}")
+    runner.progress.report(f"to look at it:  endoscope view {quote(str(runner.settings.work_dir))}")
 
 
 def _runner_class(job: Job, value: Any) -> Any:

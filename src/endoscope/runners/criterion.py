@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from endoscope.deferred import Deferred
 from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.runners.config.kinds import shown
 
 
 class CriterionError(EndoscopeError, ValueError):
@@ -44,22 +46,24 @@ class LossSummary:
     """The same for each named part of the loss, over the steps that had this part."""
 
     @classmethod
-    def of(cls, values: Sequence[float], parts: Mapping[str, Sequence[float]] | None = None) -> LossSummary:
+    def of(cls, values: Sequence[float], parts: Mapping[str, Sequence[float]] = MappingProxyType({})) -> LossSummary:
         """The summary of these values, in their order."""
         values = list(values)
         finite = [v for v in values if math.isfinite(v)]
-        finite_mean, has_nan = _mean(finite), not values or any(map(math.isnan, values))
+        finite_mean = math.fsum(v / len(finite) for v in finite) if finite else math.nan  # the sum may be too large
+        ordered = values or [math.nan]
+        comparable = [math.nan] if any(map(math.isnan, ordered)) else ordered
         return cls(
             mean=finite_mean if len(finite) == len(values) else math.nan,
             finite_mean=finite_mean,
-            first=values[0] if values else math.nan,
-            last=values[-1] if values else math.nan,
-            min=math.nan if has_nan else min(values),
-            max=math.nan if has_nan else max(values),
+            first=ordered[0],
+            last=ordered[-1],
+            min=min(comparable),
+            max=max(comparable),
             count=len(values),
             non_finite=len(values) - len(finite),
             values=values,
-            parts={name: cls.of(part) for name, part in (parts or {}).items()},
+            parts={name: cls.of(part) for name, part in parts.items()},
         )
 
     @classmethod
@@ -72,15 +76,6 @@ class LossSummary:
     def by_name(self) -> dict[str, list[float]]:
         """The loss of each batch and each named part of it."""
         return {"loss": self.values, **{name: part.values for name, part in self.parts.items() if name != "loss"}}
-
-
-def _mean(finite: list[float]) -> float:
-    if not finite:
-        return math.nan
-    try:
-        return math.fsum(finite) / len(finite)
-    except OverflowError:
-        return math.fsum(v / len(finite) for v in finite)
 
 
 class BaseCriterion(torch.nn.Module, ABC):
@@ -143,11 +138,9 @@ class BaseCriterion(torch.nn.Module, ABC):
     def _check(self, loss: Any, what: str) -> None:
         who = f"{type(self).__name__}: the {what}"
         if not isinstance(loss, Tensor):
-            raise CriterionError(f"{who} is {type(loss).__name__}; expected a scalar tensor (or a dict of named ones)")
+            raise CriterionError(f"{who} is {shown(loss)}; expected a scalar tensor, or a dict of them")
         if loss.numel() != 1:
-            raise CriterionError(
-                f"{who} has shape {tuple(loss.shape)}; expected a scalar: reduce it (reduction='mean')"
-            )
+            raise CriterionError(f"{who} has shape {tuple(loss.shape)}; expected a scalar, as reduction='mean' gives")
 
 
 def _as_floats(recorded: tuple[Any, dict[str, Any]]) -> tuple[float, dict[str, float]]:
@@ -168,11 +161,9 @@ class TorchCriterion(BaseCriterion):
     def __init__(self, criterion: Callable[[Any, Any], Tensor]) -> None:
         super().__init__()
         if not callable(criterion) or isinstance(criterion, type):
-            kind = type(criterion).__name__
-            shown = f"the class {criterion.__name__}" if kind == "type" else f"{kind} {str(criterion)[:40]!r}"
             raise ConfigError(
-                f"TorchCriterion: criterion is {shown}; expected a loss module such as torch.nn.CrossEntropyLoss(), "
-                "or a function of outputs and labels"
+                f"TorchCriterion: criterion is {shown(criterion)}; expected a loss module such as "
+                "torch.nn.CrossEntropyLoss(), or a function of outputs and labels"
             )
         self.criterion = criterion
         self._takes_tensors = _is_from_torch(criterion)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from endoscope.deferred import Deferred
 from endoscope.errors import ConfigError, DatapointError, EndoscopeError
+from endoscope.runners.config.kinds import shown
 from endoscope.runs.scores import Direction, Scores
 
 
@@ -98,10 +99,7 @@ class BaseMetric(ABC):
         """
         idx, columns = self._each_once([partial for partial in partials if len(partial["idx"])])
         scores = {name: columns[name].double() for name in self.DIRECTIONS}
-        totals: dict[str, Tensor] = {}
-        for partial in partials:
-            for name, total in partial["sums"].items():
-                totals[name] = totals[name] + total if name in totals else total
+        totals = _totals(partials)
         aggregated = self.aggregate(scores, {name: columns[name] for name in self.EVIDENCE}, totals)
         directions = {**self.DIRECTIONS, **self.AGGREGATED}
         if unknown := sorted(aggregated.keys() - directions.keys()):
@@ -153,12 +151,11 @@ class BaseMetric(ABC):
                 f"{who} returned {extra[0]!r}, which has no direction; name it in DIRECTIONS as 'higher' or 'lower'"
             )
         for name, score in scores.items():
-            shape = tuple(score.shape) if isinstance(score, Tensor) else None
-            if not shape or shape[0] != count or (len(shape) > 1 and name in self.DIRECTIONS):
-                what = f"is {type(score).__name__}" if shape is None else f"has shape {shape}"
-                expected = f"({count},)" if name in self.DIRECTIONS else f"({count}, ...)"
+            dims = 1 if name in self.DIRECTIONS else None
+            if not isinstance(score, Tensor) or score.shape[:1] != (count,) or score.ndim != (dims or score.ndim):
+                expected = f"({count},)" if dims else f"({count}, ...)"
                 raise MetricError(
-                    f"{who}: {name!r} {what}; expected a tensor of shape {expected}, "
+                    f"{who}: {name!r} is {shown(score)}; expected a tensor of shape {expected}, "
                     f"one for each of the {count} datapoints"
                 )
 
@@ -172,13 +169,22 @@ def check_directions(metric: BaseMetric | type[BaseMetric]) -> None:
                 raise ConfigError(f"{who.__name__}.{name}[{score!r}] is {direction!r}; expected 'higher' or 'lower'")
 
 
+def _totals(partials: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The `sums` of all ranks, added."""
+    totals: dict[str, Tensor] = {}
+    for partial in partials:
+        for name, total in partial["sums"].items():
+            totals[name] = totals[name] + total if name in totals else total
+    return totals
+
+
 def _indices(idx: Any) -> Tensor:
     """The indices as a tensor of integers, shape (B,)."""
     expected = "expected the integer index of each datapoint"
     try:
         indices = torch.as_tensor(idx).reshape(-1)
     except (TypeError, ValueError, RuntimeError) as e:
-        raise DatapointError(f"idx is {type(idx).__name__} {str(idx)[:40]!r}; {expected}") from e
+        raise DatapointError(f"idx is {shown(idx)}; {expected}") from e
     if indices.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         raise DatapointError(f"idx holds {indices.dtype}; {expected}")
     return indices.long()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, Literal, get_args
 
 from endoscope.runs import fields
 from endoscope.runs.fields import Fields
-from endoscope.runs.files import Decoded, load_json, plain
+from endoscope.runs.files import Decoded, checked, load_json
 from endoscope.runs.scores import Direction
 
 FORMAT = "endoscope-run"
@@ -54,33 +54,11 @@ class About:
 
 def read_about(file: BinaryIO) -> Decoded[About]:
     """The contents of a run.json, and what is wrong with them."""
-    content = plain(load_json(file))
+    content = checked(load_json(file))
     fields.check_format(content, FORMAT, VERSION)
     f = Fields(content)
-    about = About(
-        job=f.take("job", _one_of(Job)),
-        status=f.take("status", _one_of(Status)),
-        error=f.take("error", fields.text),
-        started=f.take("started", fields.time),
-        attempt_started=f.take("attempt_started", fields.time),
-        updated=f.take("updated", fields.time),
-        ended=f.take("ended", fields.time),
-        attempts=f.take("attempts", fields.count),
-        command=f.take("command", fields.texts),
-        host=f.take("host", fields.text),
-        pid=f.take("pid", fields.count),
-        process=f.take("process", fields.text),
-        seed=f.take("seed", fields.count),
-        device=f.take("device", fields.text),
-        precision=f.take("precision", fields.text),
-        world_size=f.take("world_size", fields.count),
-        epochs=f.take("epochs", fields.count),
-        checkpoint_epochs=f.take("checkpoint_epochs", fields.counts),
-        class_names=f.take("class_names", fields.texts),
-        by_class=f.take("by_class", fields.texts),
-        directions=f.table("directions", fields.direction),
-        details=content,
-    )
+    values: dict[str, Any] = {name: f.take(name, read) for name, read in _READERS.items()}
+    about = About(**values, directions=f.table("directions", fields.direction), details=content)
     for key in ("job", "status"):
         if content.get(key) is None:
             f.problems.append(f"it has no {key!r}")
@@ -94,3 +72,14 @@ def _one_of(choice: Any) -> Any:
         return value
 
     return read
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "job": _one_of(Job),
+    "status": _one_of(Status),
+    "checkpoint_epochs": fields.counts,
+    **dict.fromkeys(("error", "host", "process", "device", "precision"), fields.text),
+    **dict.fromkeys(("started", "attempt_started", "updated", "ended"), fields.time),
+    **dict.fromkeys(("attempts", "pid", "seed", "world_size", "epochs"), fields.count),
+    **dict.fromkeys(("command", "class_names", "by_class"), fields.texts),
+}

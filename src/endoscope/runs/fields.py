@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
@@ -59,7 +58,7 @@ def check_format(content: Any, name: str, version: int) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short text and numbers as they are, others by their type."""
+    """A value in a message: short strings and numbers as they are, others by their type."""
     if isinstance(value, (str, int, float)):
         return repr(value[:40] if isinstance(value, str) else value)[:44]
     return f"a {type(value).__name__}"
@@ -67,7 +66,7 @@ def shown(value: Any) -> str:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("expected text")
+        raise ValueError("expected a string")
     return value
 
 
@@ -84,7 +83,7 @@ def number(value: Any) -> float:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    return _items(value, text, "texts")
+    return _items(value, text, "strings")
 
 
 def counts(value: Any) -> tuple[int, ...]:
@@ -95,11 +94,17 @@ def numbers(value: Any) -> tuple[float, ...]:
     return _items(value, number, "numbers")
 
 
+def entries(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("expected a list")
+    return value
+
+
 def _items(value: Any, read: Callable[[Any], T], what: str) -> tuple[T, ...]:
-    if isinstance(value, list):
-        with contextlib.suppress(ValueError):
-            return tuple(map(read, value))
-    raise ValueError(f"expected a list of {what}")
+    try:
+        return tuple(map(read, entries(value)))
+    except ValueError:
+        raise ValueError(f"expected a list of {what}") from None
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """The same JSON value with text that UTF-8 can encode; refused if it is nested too deeply."""
+def checked(value: Any, depth: int = 0) -> Any:
+    """A JSON value with text that UTF-8 can encode; refused if it is nested too deeply."""
     if isinstance(value, str):
         return clean(value)
     if not isinstance(value, (dict, list)):
@@ -122,8 +122,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if depth == _MAX_DEPTH:
         raise Unreadable(f"it is nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, list):
-        return [plain(item, depth + 1) for item in value]
-    return unique([(clean(key), plain(item, depth + 1)) for key, item in value.items()])
+        return [checked(item, depth + 1) for item in value]
+    return unique([(clean(key), checked(item, depth + 1)) for key, item in value.items()])
 
 
 def clean(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +12,18 @@ from endoscope.runs.run import Run, RunNotFoundError
 
 MAX_ENTRIES = 200_000
 """Files and folders that are visited."""
-_INSIDE_A_RUN = (layout.DATAPOINTS, layout.OUTPUTS, layout.DEBUGGER)
+_INSIDE_A_RUN = {layout.DATAPOINTS, layout.OUTPUTS, layout.DEBUGGER}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRuns:
     """The runs below a folder, by path; ``problems`` says where the search did not look."""
 
     runs: tuple[Run, ...]
     problems: tuple[str, ...]
 
 
-def find_runs(folder: str | os.PathLike[str], *, depth: int = 4, most: int = 1000) -> Found:
+def find_runs(folder: str | os.PathLike[str], *, depth: int = 4, most: int = 1000) -> FoundRuns:
     """The runs in ``folder`` and below it, ``depth`` levels deep and at most ``most``; links are not followed.
 
     >>> find_runs("runs").runs
@@ -37,7 +37,7 @@ def find_runs(folder: str | os.PathLike[str], *, depth: int = 4, most: int = 100
     search = _Search(root, depth, most)
     search.visit(root, 0)
     existing = [path for path in sorted(search.runs) if path.is_dir()]  # one may have been removed meanwhile
-    return Found(tuple(map(Run, existing)), tuple(search.problems()))
+    return FoundRuns(tuple(map(Run, existing)), tuple(search.problems()))
 
 
 class _Search:
@@ -51,16 +51,12 @@ class _Search:
         self.runs: list[Path] = []
 
     def visit(self, folder: Path, level: int) -> None:
-        try:
-            with os.scandir(folder) as entries:
-                files, folders = self._sorted(entries)
-        except OSError as e:
-            self._unread.append(f"{folder.relative_to(self._root)}: {e.strerror}")
-            return
-        below = [name for name in folders if layout.epoch_of(name) is None]
-        if len(below) < len(folders) or files & {layout.RUN, layout.scores_file("evaluation")}:
+        files, folders = self._list(folder)
+        epochs = {name for name in folders if layout.epoch_of(name) is not None}
+        if epochs or files & {layout.RUN, layout.scores_file("evaluation")}:
             self.runs.append(folder)
-            below = [name for name in below if name not in _INSIDE_A_RUN]
+            folders -= _INSIDE_A_RUN
+        below = sorted(folders - epochs)
         if below and level == self._depth:
             self._too_deep += 1
             return
@@ -68,17 +64,18 @@ class _Search:
             if self._remaining > 0 and len(self.runs) < self._most:
                 self.visit(folder / name, level + 1)
 
-    def _sorted(self, entries: Iterator[os.DirEntry[str]]) -> tuple[set[str], list[str]]:
-        """The names of the files, and the names of the folders in order."""
-        files: set[str] = set()
-        folders: list[str] = []
-        for entry in entries:
-            self._remaining -= 1
-            if self._remaining <= 0:
-                break
-            if not entry.name.startswith("."):
-                folders.append(entry.name) if entry.is_dir(follow_symlinks=False) else files.add(entry.name)
-        return files, sorted(folders)
+    def _list(self, folder: Path) -> tuple[set[str], set[str]]:
+        """The names of the files and of the folders."""
+        try:
+            with os.scandir(folder) as scan:
+                entries = list(itertools.islice(scan, self._remaining))
+        except OSError as e:
+            self._unread.append(f"{folder.relative_to(self._root)}: {e.strerror}")
+            return set(), set()
+        self._remaining -= len(entries)
+        entries = [entry for entry in entries if not entry.name.startswith(".")]
+        folders = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        return {entry.name for entry in entries} - folders, folders
 
     def problems(self) -> list[str]:
         problems = self._unread[:10]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from endoscope.runs import fields
 from endoscope.runs.fields import Fields
-from endoscope.runs.files import Decoded, Unreadable, load_json, plain
+from endoscope.runs.files import Decoded, Unreadable, checked, load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,16 @@ class Progress:
 
 def read_progress(file: BinaryIO) -> Decoded[Progress]:
     """The contents of a progress.json, and the problems with it."""
-    content = plain(load_json(file))
+    content = checked(load_json(file))
     if not isinstance(content, dict):
         raise Unreadable(f"it holds {fields.shown(content)}; expected an object")
     f = Fields(content)
     now = Fields(f.take("now", fields.mapping) or {}, within="now.", problems=f.problems)
-    entries = f.take("epochs", _entries) or []
+    entries = f.take("epochs", fields.entries) or []
     done = {each.epoch: each for k, entry in enumerate(entries) if (each := _epoch(entry, k, f.problems)) is not None}
     epochs = tuple(done[epoch] for epoch in sorted(done))
     stage, step = now.take("stage", fields.text), now.take("step", fields.count)
     return Progress(f.take("updated", fields.time), epochs, stage, step), f.problems
-
-
-def _entries(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list")
-    return value
 
 
 def _epoch(entry: Any, position: int, problems: list[str]) -> EpochProgress | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -25,10 +24,10 @@ from endoscope.runs.files import (
     Files,
     Missing,
     Unreadable,
+    checked,
     identity,
     load_json,
     open_folder,
-    plain,
 )
 from endoscope.runs.progress import Progress, read_progress
 from endoscope.runs.score_table import ScoreTable, read_table
@@ -39,7 +38,6 @@ Kind = Literal["training", "evaluation", "unknown"]
 
 LOSSES_LIMIT = 64 * MB
 """Bytes of the largest training_losses.json that is read."""
-MAX_EPOCHS = 100_000
 _OPEN_FOLDERS = 16  # folders of pages that stay open
 
 Losses = Mapping[str, NDArray[np.float64]]
@@ -114,7 +112,7 @@ class Run:
     @property
     def config(self) -> Any:
         """config.json as plain data: dicts, lists, text and numbers; None if it cannot be read."""
-        return self._files.read(layout.CONFIG, _read_plain)
+        return self._files.read(layout.CONFIG, lambda file: (checked(load_json(file)), []))
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -137,10 +135,11 @@ class Run:
     @property
     def progress(self) -> Progress:
         """The contents of progress.json; empty if there is none, as in a short evaluation."""
-        return self._files.read(layout.PROGRESS, read_progress, needed=self._is_finished_training) or Progress()
 
-    def _is_finished_training(self) -> bool:
-        return self.about.status == "finished" and self.kind == "training"
+        def needed() -> bool:
+            return self.about.status == "finished" and self.kind == "training"
+
+        return self._files.read(layout.PROGRESS, read_progress, needed=needed) or Progress()
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -148,9 +147,7 @@ class Run:
         if self.kind == "evaluation":
             return [Epoch(self, None)]
         numbers = sorted(epoch for name in self._names() if (epoch := layout.epoch_of(name)) is not None)
-        if len(numbers) > MAX_EPOCHS:
-            self._files.note("epoch_*", [f"there are {len(numbers)} epochs; the first {MAX_EPOCHS} are shown"])
-        return [Epoch(self, number) for number in numbers[:MAX_EPOCHS]]
+        return [Epoch(self, number) for number in numbers]
 
     def epoch(self, number: int | None) -> Epoch | None:
         """One epoch; None if it has no folder."""
@@ -211,20 +208,15 @@ class Epoch:
     @property
     def scores(self) -> ScoreTable | None:
         """The scores of every datapoint, and over all; None before they exist."""
-        return self.read_scores()
-
-    def read_scores(self, between: Callable[[], None] = lambda: None) -> ScoreTable | None:
-        """The same; ``between`` is called regularly while a file is read and may raise to stop reading."""
         split: layout.Split = "evaluation" if self.number is None else "validation"
-        decode = partial(read_table, between=between)
-        return self._files.read(self._within + layout.scores_file(split), decode, needed=self._is_whole)
+        return self._files.read(self._within + layout.scores_file(split), read_table, needed=self._is_complete)
 
     @property
     def losses(self) -> Losses:
         """The ``loss`` of each training batch, in order, and each named part of it; empty if there are none."""
         if self.number is None:
             return {}
-        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_whole) or {}
+        return self._files.read(self._within + layout.TRAINING_LOSSES, _read_losses, needed=self._is_complete) or {}
 
     @property
     def outputs(self) -> DebugOutputs | None:
@@ -240,7 +232,7 @@ class Epoch:
         """Whether a file or folder of that name exists, such as `layout.CHECKPOINT`; does not open it."""
         return os.path.lexists(self.path / name)
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Whether its files must exist. Files of the last epoch may not have been written yet."""
         return self.run.about.status == "finished" or self.run.epochs[-1:] not in ([], [self])
 
@@ -306,10 +298,6 @@ def _listed(root: Path, name: str) -> tuple[int, Listing]:
         of_pages = (f"{page}.{part}" for page in listing.pages for part in ("jsonl", "safetensors"))
         files = (file for file in (*listing.catalogues, *of_pages) if file in by_name)
         return hash(tuple((file, identity(by_name[file].stat(follow_symlinks=False))) for file in files)), listing
-
-
-def _read_plain(file: BinaryIO) -> Decoded[Any]:
-    return plain(load_json(file)), []
 
 
 def _read_losses(file: BinaryIO) -> Decoded[Losses]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from endoscope.errors import closest
-from endoscope.runs.files import JSON_LIMIT, MB, Decoded, Unreadable, clean, load_json, plain, unique
-from endoscope.runs.scores import Direction, ScoreNotFoundError, Scores, Split, check_directions, decode_head
+from endoscope.runs.files import JSON_LIMIT, MB, Decoded, Unreadable, checked, clean, load_json, unique
+from endoscope.runs.scores import Direction, Scores, Split, check_directions, decode_head, score_not_found
 
 LIMIT = 1024 * MB
 """Bytes of the largest score file that is read: ten million datapoints with three scores each."""
@@ -56,35 +55,34 @@ class ScoreTable:
     def worst_first(self, name: str) -> NDArray[np.intp]:
         """Positions in `indices`: NaN first, then by direction, then by index; datapoints without the score last."""
         if name not in self.values:
-            hint = closest(name, self.values) or f"; its scores are {', '.join(map(repr, sorted(self.values)))}"
-            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{hint}")
+            raise score_not_found(name, sorted(self.values))
         values = self.values[name]
         badness = values if self.directions[name] == "higher" else -values
         absent = self.missing.get(name, np.zeros(len(values), bool))
         return np.lexsort((self.indices, np.where(np.isnan(values), 0.0, badness), ~np.isnan(values), absent))
 
 
-def read_table(file: BinaryIO, between: Callable[[], None] = lambda: None) -> Decoded[ScoreTable]:
-    """The scores in a file; raises ValueError with the reason. ``between`` is called regularly and may raise."""
+def read_table(file: BinaryIO) -> Decoded[ScoreTable]:
+    """The scores in a file; raises ValueError with the reason."""
     size = os.fstat(file.fileno()).st_size
     if size > LIMIT:
         raise Unreadable(f"it has {size} bytes; at most {LIMIT} are read")
     try:
-        return _read_in_pieces(file, between), []
+        return _read_in_pieces(file), []
     except (ValueError, OverflowError) as e:
         if size > JSON_LIMIT:
             raise Unreadable(f"it does not have the layout of a score file: {e}") from e
     file.seek(0)  # another layout, or malformed; this finds out which
     content = load_json(file)
     rows = content.pop("per_datapoint", None) if isinstance(content, dict) else None
-    columns = _Columns(decode_head(plain(content)))
+    columns = _Columns(decode_head(checked(content)))
     if not isinstance(rows, dict):
         raise Unreadable(f"per_datapoint is {type(rows).__name__}, expected an object")
     columns.add(rows)
     return columns.table(), []
 
 
-def _read_in_pieces(file: BinaryIO, between: Callable[[], None]) -> ScoreTable:
+def _read_in_pieces(file: BinaryIO) -> ScoreTable:
     """The documented layout: one line per datapoint."""
     head, line = b"", file.readline(_PIECE)
     while line != _OPEN:
@@ -92,9 +90,8 @@ def _read_in_pieces(file: BinaryIO, between: Callable[[], None]) -> ScoreTable:
         if not line.endswith(b"\n") or len(head) > JSON_LIMIT:
             raise Unreadable("it has no line for per_datapoint")
         line = file.readline(_PIECE)
-    columns = _Columns(decode_head(plain(_object(head + b' "per_datapoint": {}'))))
+    columns = _Columns(decode_head(checked(_object(head + b' "per_datapoint": {}'))))
     for piece in _pieces(file):
-        between()
         columns.add(_object(b"{" + piece))
     return columns.table()
 
@@ -164,16 +161,16 @@ class _Columns:
         head, names = self._head, [*dict.fromkeys(name for layout in self._layouts.values() for name in layout)]
         if len(names) * self._rows > _CELLS:
             raise Unreadable(f"{len(names)} scores of {self._rows} datapoints are more than are read")
-        row_of = {name: k for k, name in enumerate(names)}
         cells = np.full((len(names), self._rows), np.nan)
         exists = np.zeros((len(names), self._rows), bool)
         for layout, at, values in self._parts:
-            rows = np.array([row_of[name] for name in layout], np.intp)[:, None]
+            rows = np.array(list(map(names.index, layout)), np.intp)[:, None]
             cells[rows, at], exists[rows, at] = values.T, True
         indices = np.concatenate([np.empty(0, np.int64), *self._indices])
         order = np.argsort(indices, kind="stable")
         indices = indices[order]
-        if (duplicates := indices[1:][indices[1:] == indices[:-1]]).size:
+        duplicates = indices[1:][np.diff(indices) == 0]
+        if len(duplicates):
             raise Unreadable(f"datapoint {duplicates[0]} occurs twice")
         return ScoreTable(
             head.split,

@@ -71,8 +71,7 @@ class Scores:
         pairs = [(idx, scores[name]) for idx, scores in self.per_datapoint.items() if name in scores]
         if not pairs and (self.per_datapoint or name not in self.directions):
             known = sorted({key for scores in self.per_datapoint.values() for key in scores} or self.directions)
-            hint = closest(name, known) or f"; its scores are {', '.join(map(repr, known))}"
-            raise ScoreNotFoundError(f"no datapoint has the score {name!r}{hint}")
+            raise score_not_found(name, known)
         sign = 1 if self.directions[name] == "higher" else -1
 
         def badness(item: tuple[int, float]) -> tuple[bool, float, int]:
@@ -80,6 +79,11 @@ class Scores:
             return (False, 0.0, idx) if math.isnan(score) else (True, sign * score, idx)
 
         return sorted(pairs, key=badness)[: max(n, 0)]
+
+
+def score_not_found(name: str, known: Sequence[str]) -> ScoreNotFoundError:
+    hint = closest(name, known) or f"; its scores are {', '.join(map(repr, known))}"
+    return ScoreNotFoundError(f"no datapoint has the score {name!r}{hint}")
 
 
 def score_label(name: str, *, by_class: Sequence[str], class_names: Sequence[str] | None) -> str:

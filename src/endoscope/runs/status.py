@@ -20,7 +20,7 @@ def true_status(about: About, last_heard: datetime | None, *, now: datetime) -> 
         return about.status or "unknown"
     state = process.state(about.process) if about.process is not None else "unknown"
     if state == "unknown":
-        # The clocks of two machines differ a little; a time far in the future is no sign of life.
+        # The clocks of two machines differ a little; a time far in the future does not show that the run is alive.
         recent = last_heard is not None and abs(now - last_heard) <= SILENT
         state = "alive" if recent else "gone"
     return "running" if state == "alive" else "died"

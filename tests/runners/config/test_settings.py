@@ -110,10 +110,9 @@ def test_class_names_become_a_tuple() -> None:
 
 
 # ---- unknown and missing keys
-def test_an_unknown_key_names_the_nearest_and_all() -> None:
-    text = refusal(optimiser=1)
-    assert text.splitlines()[0] == "optimiser: no such key; closest: 'optimizer'"
-    assert text.splitlines()[1].startswith("known: work_dir, epochs, seed, ")
+def test_an_unknown_key_names_the_nearest_or_the_page_with_all() -> None:
+    assert refusal(optimiser=1).startswith("optimiser: no such key; closest: 'optimizer'")
+    assert refusal(zzz=1) == "zzz: no such key; docs/config.md lists the keys"
 
 
 def test_an_unknown_key_is_reported_before_a_missing_one() -> None:
@@ -210,7 +209,11 @@ def test_a_config_that_is_no_dict() -> None:
         ),
         ("precision", 16, "precision: found 16; expected 'float32', 'bfloat16' or 'float16'"),
         ("precision", [], "precision: found a list; expected 'float32', 'bfloat16' or 'float16'"),
-        ("precision", np.zeros(2), "precision: found a ndarray; expected 'float32', 'bfloat16' or 'float16'"),
+        (
+            "precision",
+            np.zeros(2),
+            "precision: found an ndarray of shape (2,); expected 'float32', 'bfloat16' or 'float16'",
+        ),
         ("work_dir", "a\0b", "work_dir: found 'a\\x00b'; expected a path"),
         ("accumulate", 0, "accumulate: found 0; expected a whole number, 1 or more"),
         ("clip_norm", 0, "clip_norm: found 0; expected a number above 0, or None"),
@@ -346,7 +349,7 @@ def test_a_plain_annotation_is_kept_to() -> None:
         ("on", 1, "found 1; expected True or False"),
         ("where", 3, "found 3; expected a path"),
         ("mode", "c", "found 'c'; expected 'a' or 'b'"),
-        ("step", True, "found True; expected one of 1, 2"),
+        ("step", True, "found True; expected 1 or 2"),
         ("perhaps", "x", "found 'x'; expected a whole number, or None"),
         ("either", 1.5, "found 1.5; expected a whole number, or a string"),
         ("needed", None, "found None; expected a string"),

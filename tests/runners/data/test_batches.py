@@ -114,7 +114,7 @@ def test_a_field_that_some_lack_has_none_there() -> None:
         ),
         (
             [(torch.zeros(1), 1), (torch.zeros(1), None)],
-            "labels: a int for datapoint 0 and None for datapoint 1 do not make a batch",
+            "labels: an int for datapoint 0 and None for datapoint 1 do not make a batch",
         ),
         (
             [({"a": torch.zeros(1)}, 1), ({"b": torch.zeros(1)}, 1)],
@@ -228,8 +228,8 @@ def test_one_of_inputs_and_labels_with_an_entry_an_item_is_enough(batch: Any) ->
         ({"inputs": {"a": nodes(3), "b": nodes(4)}, "labels": None}, "tensors of length 3"),
         ({"inputs": {"a": [nodes(3)] * 4}, "labels": None}, "tensors of length 3"),
         ((namedtuple("Four", "a b c d")(*[nodes(3)] * 4), None), "tensors of length 3"),
-        (([nodes(5)] * 3, [nodes(6)] * 3), "a list of 3 with tensors of length 5"),
-        (((nodes(5),) * 2, None), "a tuple of 2 with tensors of length 5"),
+        (([nodes(5)] * 3, [nodes(6)] * 3), "tensors of length 5"),
+        (((nodes(5),) * 2, None), "tensors of length 5"),
     ],
 )
 def test_what_has_neither_a_row_nor_an_entry_an_item_is_refused(batch: Any, returned: str) -> None:
@@ -242,7 +242,7 @@ def test_what_has_neither_a_row_nor_an_entry_an_item_is_refused(batch: Any, retu
 
 
 def test_an_index_that_is_no_list_is_refused() -> None:
-    with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as a int; expected one per item"):
+    with pytest.raises(DatapointError, match="collate_fn gave meta_info.idx as an int; expected one per item"):
         UserCollate(lambda items: (X, X, {"idx": 3}))(numbered(X))
 
 

@@ -343,7 +343,7 @@ def test_persistent_workers_have_the_order_of_new_ones() -> None:
         (
             node(batch_size=None),
             20,
-            "val_dataloader.args.batch_size: found None; expected a number: the runner numbers the items of a batch",
+            "val_dataloader.args.batch_size: found None; expected the number of datapoints in a batch",
         ),
         (node(shuffle="no"), 20, "val_dataloader.args.shuffle: found 'no'; expected True or False"),
         (node(drop_last=1), 20, "val_dataloader.args.drop_last: found 1; expected True or False"),

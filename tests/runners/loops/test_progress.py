@@ -29,7 +29,7 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "LINE_S", -1.0)
     assert list(shown.over("ab", "training", 2)) == ["a", "b"]
     assert list(shown.over("a", "stream", None)) == ["a"]
-    shown.say("epoch 0 [bold] :fire:")
+    shown.report("epoch 0 [bold] :fire:")
     assert capsys.readouterr().out.splitlines() == [
         "training: batch 0 of 2", "training: batch 1 of 2", "stream: batch 0", "epoch 0 [bold] :fire:",
     ]  # fmt: skip
@@ -38,7 +38,7 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 def test_silence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINE_S", -1.0)
     assert list(Silent().over("abc", "training", 3)) == ["a", "b", "c"]
-    Silent().say("epoch 0")
+    Silent().report("epoch 0")
     assert capsys.readouterr() == ("", "")
 
 
@@ -74,11 +74,11 @@ loop(shown, iter([1, 2]), "a stream", None)
 try:
     loop(shown, [1, 2, 3], "epoch 1 training", 3, fails=True)
 except ZeroDivisionError:
-    shown.say("failed")
-shown.say("runs/[bold] :fire: " + "x" * 100)
+    shown.report("failed")
+shown.report("runs/[bold] :fire: " + "x" * 100)
 silent = module.progress(first_rank=False)
 loop(silent, [1], "rank 1", 1)
-silent.say("rank 1")
+silent.report("rank 1")
 """
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

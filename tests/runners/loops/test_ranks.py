@@ -18,7 +18,7 @@ from tests.runners.processes import CONFIG, ONE_THREAD, ROOT, TORCHRUN, finish, 
 from tests.runners.training import TRAIN, VAL, final
 
 from endoscope import load_debug_outputs
-from endoscope.runners.loops.distributed import Ranks, Share, differing_gradients, lost_connection
+from endoscope.runners.loops.distributed import Ranks, differing_gradients, lost_connection
 from endoscope.runs.scores import read_scores
 
 # A criterion with a buffer, of which each rank has its own until a validation.
@@ -273,10 +273,3 @@ def test_which_errors_mean_a_lost_connection() -> None:
         KeyboardInterrupt(),
     ):
         assert not lost_connection(error)
-
-
-@pytest.mark.parametrize(("count", "world"), [(0, 2), (1, 3), (7, 1), (7, 2), (7, 3), (9, 3)])
-def test_shares_are_disjoint_and_complete(count: int, world: int) -> None:
-    shares = [list(Share(count, rank, world)) for rank in range(world)]
-    assert sorted(k for share in shares for k in share) == list(range(count))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1

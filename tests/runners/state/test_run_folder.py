@@ -25,14 +25,14 @@ def read(path: Path) -> Any:
 
 def test_from_beginning_to_end(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, job="train")
-    assert folder.status is None
+    assert folder.earlier().status is None
     folder.begin({"seed": 7}, {"epochs": 3})
     run = read(tmp_path / "run.json")
     assert (run["status"], run["attempts"], run["seed"], run["pid"]) == ("running", 1, 7, os.getpid())
     assert read(tmp_path / "config.json") == {"epochs": 3}
     folder.end("failed", "why")
     run = read(tmp_path / "run.json")
-    assert (run["status"], run["error"]) == (folder.status, "why") == ("failed", "why")
+    assert (run["status"], run["error"]) == (folder.earlier().status, "why") == ("failed", "why")
     again = RunFolder(tmp_path, job="train")
     again.begin({}, {})
     assert read(tmp_path / "run.json")["attempts"] == 2

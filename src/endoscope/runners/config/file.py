@@ -83,9 +83,12 @@ def _module_name(file: Path) -> str:
     """The file's own name if importing that name gives this file, also in a spawned worker; else a unique name."""
     name = file.stem
     if name.isidentifier() and name not in sys.stdlib_module_names:
-        loaded = sys.modules.get(name)
-        origin = getattr(loaded, "__file__", None) if loaded is not None else _origin(name)
-        if origin is not None and Path(origin).absolute() == file:
+        importlib.invalidate_caches()
+        try:
+            spec = importlib.util.find_spec(name)
+        except ValueError:  # a module without a spec, such as __main__
+            spec = None
+        if spec is not None and spec.origin is not None and Path(spec.origin).absolute() == file:
             return name
     return unique_name(file)
 
@@ -93,12 +96,6 @@ def _module_name(file: Path) -> str:
 def unique_name(file: Path) -> str:
     """A module name that no other file gets."""
     return f"{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
-
-
-def _origin(name: str) -> str | None:
-    importlib.invalidate_caches()
-    spec = importlib.util.find_spec(name)
-    return spec.origin if spec is not None else None
 
 
 def _line(error: Exception, file: Path) -> str:
@@ -115,7 +112,7 @@ def _config_of(module: ModuleType, file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} defines no {NAME!r}{closest(NAME, names)}; expected {NAME} = {{...}}")
     config = getattr(module, NAME)
     if not isinstance(config, dict):
-        raise ConfigError(f"{file}: {NAME} is a {type(config).__name__}; expected a dict: {NAME} = {{...}}")
+        raise ConfigError(f"{file}: {NAME} is {shown(config)}; expected a dict: {NAME} = {{...}}")
     return config
 
 
@@ -129,9 +126,9 @@ def apply_overrides(
     >>> apply_overrides({"optimizer": {"class": Adam}}, ["optimizer.args.lr=1e-3"])["optimizer"]["args"]
     {'lr': 0.001}
 
-    A value is a Python literal, or else a string that begins with no bracket. A path goes through dicts by key and
-    through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a known
-    key of the settings (``keys``), the ``args`` of a node, and a name in them.
+    A value is a Python literal, or else a string that does not begin with a bracket. A path goes through dicts by key
+    and through lists by position: ``debugger.args.debuggers_config.0.name``. A new key is accepted at three places: a
+    known key of the settings (``keys``), the ``args`` of a node, and a name in them.
     """
     changed: dict[str, Any] = copy_containers(config)
     known = [*config, *(key_names() if keys is None else keys)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import numpy as np
 import torch
 
 from endoscope.config import is_node
@@ -93,23 +94,14 @@ def texts() -> Kind:
     return _kind("a list of strings", fits, tuple)
 
 
-def literal(*values: Any) -> Kind:
-    if all(isinstance(value, str) for value in values):
-        return choice(*values)
-
-    def fits(value: Any) -> bool:
-        return any(type(value) is type(one) and value == one for one in values)
-
-    return _kind(f"one of {', '.join(map(repr, values))}", fits)
-
-
-def choice(*names: str) -> Kind:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in names:
+def choice(*values: Any) -> Kind:
+    def read(value: Any) -> Any:
+        if not any(type(value) is type(one) and value == one for one in values):
+            names = [one for one in values if isinstance(one, str)]
             raise Refused(closest(value, names, most=1) if isinstance(value, str) else "")
-        return str(value)
+        return value
 
-    *others, last = map(repr, names)
+    *others, last = map(repr, values)
     return Kind(f"{', '.join(others)} or {last}" if others else last, read)
 
 
@@ -152,7 +144,7 @@ def device() -> Kind:
 
 
 def node(*given: str) -> Kind:
-    """A node, but no built object: the runner adds arguments."""
+    """A node, not a built object, because the runner adds arguments."""
     return _kind(NODE, is_node, lambda value: value, *given)
 
 
@@ -205,7 +197,7 @@ def annotated(annotation: Any) -> Kind:
     if annotation in _PLAIN:
         return _PLAIN[annotation]()
     if get_origin(annotation) is Literal:
-        return literal(*get_args(annotation))
+        return choice(*get_args(annotation))
     if get_origin(annotation) in (Union, UnionType):
         members = [annotated(member) for member in get_args(annotation) if member is not NoneType]
         if not any(member.expected == anything().expected for member in members):
@@ -215,12 +207,20 @@ def annotated(annotation: Any) -> Kind:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: short values as they are, others by their type."""
+    """A value in an error: short values as they are, tensors by their shape, others by their type."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    if isinstance(value, dict):
-        return "a dict without 'class'" if "class" not in value else "a dict"
     if value is None or isinstance(value, (str, int, float)):
-        text = repr(value)
-        return text if len(text) <= 80 else f"{text[:80]}..."
-    return f"a {type(value).__name__}"
+        return shortened(repr(value))
+    size = f" of shape {tuple(value.shape)}" if isinstance(value, (torch.Tensor, np.ndarray)) else ""
+    return type_name(value) + size
+
+
+def type_name(value: Any) -> str:
+    """The type of a value, as 'a list' or 'an int'."""
+    name = type(value).__name__
+    return f"{'an' if name.lower().startswith(('a', 'e', 'i', 'o', 'nd')) else 'a'} {name}"
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ def as_json(config: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+    if isinstance(value, str) or type(value) in (NoneType, bool, int):
         return value
     if type(value) is float and math.isfinite(value):
         return value
@@ -99,22 +100,18 @@ def _described(value: Any) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text)} characters)"
 
 
-def differences(a: Any, b: Any) -> list[Difference]:
+def differences(a: Any, b: Any, path: str = "") -> list[Difference]:
     """Where two results of `as_json` differ. Paths are written as in overrides.
 
     >>> differences({"model": {"args": {"sizes": [3, 4]}}}, {"model": {"args": {"sizes": [3, 5]}}})
     [Difference(path='model.args.sizes.1', before=4, now=5)]
     """
-    return _differing(a, b, "")
-
-
-def _differing(a: Any, b: Any, path: str) -> list[Difference]:
     if isinstance(a, list) and isinstance(b, list):
         a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict) and isinstance(b, dict):
         return [
             difference
             for key in dict.fromkeys([*a, *b])
-            for difference in _differing(a.get(key, MISSING), b.get(key, MISSING), f"{path}.{key}".lstrip("."))
+            for difference in differences(a.get(key, MISSING), b.get(key, MISSING), f"{path}.{key}".lstrip("."))
         ]
     return [] if a == b and isinstance(a, bool) == isinstance(b, bool) else [Difference(path, a, b)]

@@ -58,6 +58,15 @@ def key(
     return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, required, jobs, default_text)})
 
 
+def _loader_key(dataset: str, jobs: tuple[Job, ...], arguments: str) -> Any:
+    return key(
+        kinds.optional(kinds.node("dataset")),
+        f"the loader that makes batches of `{dataset}`; the runner adds `dataset`",
+        jobs=jobs,
+        default_text=f"a `DataLoader` with `{arguments}`",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """A checked config with its defaults filled in; made by `from_config`.
@@ -86,24 +95,9 @@ class Settings:
     train_dataset: Any = key(kinds.dataset(), "the dataset to train on", required=_TRAIN, jobs=_TRAIN)
     val_dataset: Any = key(kinds.dataset(), "the dataset for validation after each epoch", required=_TRAIN, jobs=_TRAIN)
     eval_dataset: Any = key(kinds.dataset(), "the dataset to evaluate on", required=_EVAL, jobs=_EVAL)
-    train_dataloader: Any = key(
-        kinds.optional(kinds.node("dataset")),
-        "the loader that makes batches of `train_dataset`; the runner adds `dataset`",
-        jobs=_TRAIN,
-        default_text="a `DataLoader` with `batch_size=32, shuffle=True`",
-    )
-    val_dataloader: Any = key(
-        kinds.optional(kinds.node("dataset")),
-        "the same for `val_dataset`",
-        jobs=_TRAIN,
-        default_text="a `DataLoader` with `batch_size=32`",
-    )
-    eval_dataloader: Any = key(
-        kinds.optional(kinds.node("dataset")),
-        "the same for `eval_dataset`",
-        jobs=_EVAL,
-        default_text="a `DataLoader` with `batch_size=32`",
-    )
+    train_dataloader: Any = _loader_key("train_dataset", _TRAIN, "batch_size=32, shuffle=True")
+    val_dataloader: Any = _loader_key("val_dataset", _TRAIN, "batch_size=32")
+    eval_dataloader: Any = _loader_key("eval_dataset", _EVAL, "batch_size=32")
     model: Any = key(
         kinds.node_or("a torch.nn.Module", lambda value: isinstance(value, torch.nn.Module)),
         "the model",
@@ -189,7 +183,6 @@ class Settings:
         kinds.optional(kinds.texts()),
         "names of the classes, for display; the default is the dataset's `class_names` or `classes`",
     )
-
     overwrite: bool = key(
         kinds.flag(),
         "whether to replace results of an earlier evaluation, or captures of your own, in `work_dir`",
@@ -213,12 +206,16 @@ class Settings:
         keys = {name: known for name, known, _ in cls._keys()}
         for name in config:
             if name not in keys:
-                raise ConfigError(f"{name}: no such key{closest(str(name), keys, most=1)}\nknown: {', '.join(keys)}")
+                near = closest(str(name), keys) or "; docs/config.md lists the keys"
+                raise ConfigError(f"{name}: no such key{near}")
+        values = {}
         for name, known in keys.items():
-            if job in known.required and name not in config:
-                raise ConfigError(f"{name}: missing; needed to {JOBS[job]}: {known.meaning}\n{_expected(known)}")
-        used = {name: value for name, value in config.items() if job in keys[name].jobs}
-        return cls(**{name: _read(name, keys[name], value) for name, value in used.items()})
+            if name in config and job in known.jobs:
+                values[name] = _read(name, known, config[name])
+            elif job in known.required:
+                needed = f"needed to {JOBS[job]}: {known.meaning}"
+                raise ConfigError(f"{name}: missing; {needed}\nexpected {known.kind.expected}")
+        return cls(**values)
 
     @classmethod
     def _keys(cls) -> Iterator[tuple[str, Key, Any]]:
@@ -267,8 +264,6 @@ def _read(name: str, known: Key, value: Any) -> Any:
     try:
         return known.kind.read(value)
     except Refused as refused:
-        raise ConfigError(f"{name}: found {kinds.shown(value)}; {_expected(known)}{refused}") from None
-
-
-def _expected(known: Key) -> str:
-    return f"expected {known.kind.expected}"
+        not_a_node = " without 'class'" if isinstance(value, dict) and "class" not in value else ""
+        found = f"found {kinds.shown(value)}{not_a_node}"
+        raise ConfigError(f"{name}: {found}; expected {known.kind.expected}{refused}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from endoscope.errors import DatapointError
+from endoscope.runners.config.kinds import type_name
 from endoscope.runners.data.containers import map_items
 from endoscope.runners.data.datapoints import Datapoint, NumberedItem, index_of, parts_of
 from endoscope.values import first_tensor, is_namedtuple
@@ -25,34 +26,27 @@ def collate(datapoints: Sequence[Datapoint]) -> Datapoint:
     In meta_info, numbers and tensors of equal shape become a tensor. Anything else becomes a list, with None for a
     datapoint without the field.
     """
+    infos = [one["meta_info"] for one in datapoints]
+    names = dict.fromkeys(name for info in infos for name in info)
     return {
         "inputs": _joined("inputs", datapoints),
         "labels": _joined("labels", datapoints),
-        "meta_info": collate_meta_info([one["meta_info"] for one in datapoints]),
+        "meta_info": {name: _field([info.get(name) for info in infos]) for name in names},
     }
 
 
-def collate_meta_info(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each field with one entry per datapoint: a tensor if possible, otherwise a list."""
-    names = dict.fromkeys(name for info in infos for name in info)
-    return {name: _field([info.get(name) for info in infos]) for name in names}
-
-
 def _field(values: list[Any]) -> Any:
+    """One field of all datapoints: a tensor if possible, otherwise a list."""
     first = values[0]
     if any(type(value) is not type(first) for value in values):
         return values
-    if type(first) is int:
-        return torch.tensor(values) if all(-(2**63) <= value < 2**63 for value in values) else values
     if isinstance(first, (torch.Tensor, np.ndarray, np.number)):
         alike = all(value.shape == first.shape and value.dtype == first.dtype for value in values)
     else:
-        alike = isinstance(first, (bool, float))
-    if not alike:
-        return values
+        alike = type(first) in (bool, int, float)
     try:
-        return default_collate(values)
-    except (TypeError, RuntimeError):  # arrays of text, sparse tensors, tensors on several devices
+        return default_collate(values) if alike else values
+    except (TypeError, ValueError, RuntimeError):  # integers beyond int64, arrays of text, sparse tensors
         return values
 
 
@@ -71,12 +65,11 @@ _REMEDY = "give them equal shapes in the dataset, or set a 'collate_fn' in the d
 
 def _problem(name: str, values: list[Any], datapoints: Sequence[Datapoint], error: Exception) -> str:
     """The first two datapoints that differ, or else torch's message."""
-    first = datapoints[0]["meta_info"].get("idx")
-    for value, one in zip(values[1:], datapoints[1:], strict=True):
+    first, *others = (one["meta_info"].get("idx") for one in datapoints)
+    for value, idx in zip(values[1:], others, strict=True):
         if (difference := _difference(values[0], value, name)) is not None:
             where, a, b = difference
-            second = one["meta_info"].get("idx")
-            return f"{where}: {a} for datapoint {first} and {b} for datapoint {second} do not make a batch"
+            return f"{where}: {a} for datapoint {first} and {b} for datapoint {idx} do not make a batch"
     return f"{name} of the datapoints do not make a batch: {str(error).splitlines()[0]}"
 
 
@@ -89,22 +82,22 @@ def _difference(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
     if isinstance(a, Mapping):
         if a.keys() != b.keys():
             return path, f"keys {sorted(map(str, a))}", f"keys {sorted(map(str, b))}"
-        return _first_difference((f"{path}.{key}", a[key], b[key]) for key in a)
+        return _first_difference([(f"{path}.{key}", a[key], b[key]) for key in a])
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return path, f"length {len(a)}", f"length {len(b)}"
-        return _first_difference((f"{path}[{i}]", a[i], b[i]) for i in range(len(a)))
+        return _first_difference([(f"{path}[{i}]", x, y) for i, (x, y) in enumerate(zip(a, b, strict=True))])
     return None
 
 
-def _first_difference(pairs: Iterable[tuple[str, Any, Any]]) -> tuple[str, str, str] | None:
+def _first_difference(pairs: list[tuple[str, Any, Any]]) -> tuple[str, str, str] | None:
     return next((difference for where, a, b in pairs if (difference := _difference(a, b, where))), None)
 
 
 def _shape(value: Any) -> str:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return f"shape {tuple(value.shape)}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else type_name(value)
 
 
 class UserCollate:
@@ -126,7 +119,7 @@ class UserCollate:
         idx = meta["idx"]
         listed = idx.tolist() if isinstance(idx, (torch.Tensor, np.ndarray)) else idx
         if not isinstance(listed, (list, tuple)):
-            raise DatapointError(f"collate_fn gave meta_info.idx as a {type(idx).__name__}; expected one per item")
+            raise DatapointError(f"collate_fn gave meta_info.idx as {type_name(idx)}; expected one per item")
         numbers = torch.tensor([index_of({"idx": one}, None) for one in listed], dtype=torch.int64)
         return {"inputs": parts.inputs, "labels": parts.labels, "meta_info": {**meta, "idx": numbers}}
 
@@ -145,25 +138,20 @@ def _own_index(numbered: NumberedItem) -> int:
 def _check_size(inputs: Any, labels: Any, count: int) -> None:
     """Refuse a batch that lost items: the others would get wrong indices.
 
-    A list or tuple with as many entries as items has one entry per item, as in detection. Anything else counts by the
-    rows of its first tensor.
+    A list or tuple with as many entries as items has one entry per item, as in detection. Anything else, as a
+    namedtuple, counts by the rows of its first tensor.
     """
-    if any(_is_plain_sequence(value) and len(value) == count for value in (inputs, labels)):
-        return
-    pairs = [(value, first_tensor(value)) for value in (inputs, labels)]
-    sizes = [(value, len(tensor)) for value, tensor in pairs if tensor is not None and tensor.ndim]
-    if sizes and all(rows != count for _, rows in sizes):
-        value, rows = sizes[0]
-        container = f"a {type(value).__name__} of {len(value)} with " if _is_plain_sequence(value) else ""
+    sizes = []
+    for value in (inputs, labels):
+        if isinstance(value, (list, tuple)) and not is_namedtuple(value) and len(value) == count:
+            return
+        if (tensor := first_tensor(value)) is not None and tensor.ndim:
+            sizes.append(len(tensor))
+    if sizes and count not in sizes:
         raise DatapointError(
-            f"collate_fn got {count} items and returned {container}tensors of length {rows}: which is which?\n"
+            f"collate_fn got {count} items and returned tensors of length {sizes[0]}: which is which?\n"
             "return a dict with 'inputs', 'labels' and 'meta_info': {'idx': [...]}"
         )
-
-
-def _is_plain_sequence(value: Any) -> bool:
-    """Whether it is a list or tuple without field names: a namedtuple never has one entry per item."""
-    return isinstance(value, (list, tuple)) and not is_namedtuple(value)
 
 
 def to_device(datapoint: Datapoint, device: torch.device | str) -> Datapoint:

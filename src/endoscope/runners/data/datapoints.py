@@ -5,7 +5,7 @@ Runs in the workers of a DataLoader. ``batches`` joins datapoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from endoscope import ranks
 from endoscope.errors import ConfigError, DatapointError
+from endoscope.runners.config.kinds import shown, type_name
 
 INPUT_NAMES = ("inputs", "input", "image", "images", "img", "pixel_values", "x", "data")
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "mask", "masks")
@@ -24,7 +25,6 @@ ADAPTER = (
     "write an adapter: a Dataset whose __getitem__ returns {'inputs': ..., 'labels': ..., 'meta_info': {}}, "
     "or a collate_fn in the dataloader node"
 )
-_MAX_NESTING = 8  # datasets in datasets
 
 Datapoint = dict[str, Any]
 
@@ -79,7 +79,7 @@ def index_of(meta_info: Mapping[str, Any], position: int | None) -> int:
     if isinstance(idx, (torch.Tensor, np.ndarray)) and tuple(idx.shape) in ((), (1,)):
         idx = idx.item()
     if isinstance(idx, bool) or not isinstance(idx, (int, np.integer)):
-        raise DatapointError(f"meta_info.idx is {_shown(idx)}; expected the datapoint's whole number")
+        raise DatapointError(f"meta_info.idx is {shown(idx)}; expected the datapoint's whole number")
     return int(idx)
 
 
@@ -91,13 +91,13 @@ def parts_of(item: Any) -> Parts:
         return _parts_of_tuple(item)
     if isinstance(item, (torch.Tensor, np.ndarray)):
         return Parts(item, None, {})
-    raise DatapointError(f"an item of the dataset is {_shown(item)}, not a dict, a tuple or a tensor\n{ADAPTER}")
+    raise DatapointError(f"an item of the dataset is {shown(item)}, not a dict, a tuple or a tensor\n{ADAPTER}")
 
 
 def _parts_of_tuple(item: Sequence[Any]) -> Parts:
     if not 1 <= len(item) <= 3:
         raise DatapointError(
-            f"an item of the dataset is a {type(item).__name__} of {len(item)}; expected (input, target) or "
+            f"an item of the dataset is {type_name(item)} of {len(item)}; expected (input, target) or "
             f"(input, target, meta)\n{ADAPTER}"
         )
     inputs, labels, meta = (*item, None, None)[:3]
@@ -109,18 +109,17 @@ def _parts_of_tuple(item: Sequence[Any]) -> Parts:
 def _parts_of_mapping(item: Mapping[Any, Any]) -> Parts:
     meta = item.get("meta_info")
     if meta is not None and not isinstance(meta, Mapping):
-        raise DatapointError(f"meta_info is {_shown(meta)}; expected a dict")
+        raise DatapointError(f"meta_info is {shown(meta)}; expected a dict")
+    meta = dict(meta or {})
     label_names = _present(item, "labels", LABEL_NAMES)
     if len(label_names) > 1:
         raise _unclear(item, "labels", label_names, LABEL_NAMES)
     labels = item[label_names[0]] if label_names else None
-    if TEXT_NAME in item:
-        labels = _as_tensor(labels)
     input_names, inputs = _inputs_of(item, label_names)
     rest = {key: value for key, value in item.items() if key not in (*input_names, *label_names, "meta_info")}
-    if twice := sorted(map(str, rest.keys() & (meta or {}).keys())):
+    if twice := sorted(map(str, rest.keys() & meta.keys())):
         raise DatapointError(f"an item of the dataset has {twice[0]!r} both in meta_info and outside; keep one of them")
-    return Parts(inputs, labels, {**rest, **(meta or {})})
+    return Parts(inputs, _as_tensor(labels) if TEXT_NAME in item else labels, {**rest, **meta})
 
 
 def _inputs_of(item: Mapping[Any, Any], label_names: list[str]) -> tuple[list[str], Any]:
@@ -225,11 +224,6 @@ class IterableDatapoints(_Wrapped, IterableDataset[Any]):
             yield self._make_item(item, position if alone else None, which)
 
 
-def is_stream(dataset: Any) -> bool:
-    """Whether a dataset is iterable only: its items have no positions, and their number is known at the end."""
-    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
-
-
 def adapt(
     dataset: Any, *, make: Callable[[Any, int | None], Any] = datapoint, name: str = "the dataset"
 ) -> Datapoints | IterableDatapoints:
@@ -242,45 +236,32 @@ def adapt(
         return dataset if dataset._make is make else adapt(dataset.dataset, make=make, name=dataset._name)
     if isinstance(dataset, Iterator):
         raise ConfigError(
-            f"the dataset is {_shown(dataset)}, which can be read only once; expected a Dataset, or an IterableDataset "
+            f"the dataset is {shown(dataset)}, which can be read only once; expected a Dataset, or an IterableDataset "
             "whose __iter__ starts again"
         )
-    if is_stream(dataset):
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):  # its items have no positions
         if not hasattr(dataset, "__iter__"):
-            raise ConfigError(f"the dataset is {_shown(dataset)}; expected a Dataset with __getitem__ and __len__")
+            raise ConfigError(f"the dataset is {shown(dataset)}; expected a Dataset with __getitem__ and __len__")
         return IterableDatapoints(dataset, make=make, name=name)
     if not hasattr(dataset, "__len__"):
-        raise ConfigError(f"the dataset, {_shown(dataset)}, has no __len__; add one, or make it an IterableDataset")
+        raise ConfigError(f"the dataset, {shown(dataset)}, has no __len__; add one, or make it an IterableDataset")
     return Datapoints(dataset, make=make, name=name)
 
 
-def class_names(dataset: Any, depth: int = 0) -> tuple[str, ...] | None:
+def class_names(dataset: Any) -> tuple[str, ...] | None:
     """The class names of a dataset: its ``class_names`` or ``classes``, those of the ``dataset`` that it wraps, or
     those that all its ``datasets`` share.
 
     >>> class_names(torch.utils.data.Subset(dataset, range(100)))
     ('cat', 'dog')
     """
-    if dataset is None or depth >= _MAX_NESTING:
-        return None
     for name in ("class_names", "classes"):
         names = getattr(dataset, name, None)
         if isinstance(names, (list, tuple)) and names and all(isinstance(one, str) for one in names):
             return tuple(names)
     joined = getattr(dataset, "datasets", None)
     if isinstance(joined, (list, tuple)) and joined:
-        return _shared(class_names(one, depth + 1) for one in joined)
-    return class_names(getattr(dataset, "dataset", None), depth + 1)
-
-
-def _shared(names: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    different = set(names)
-    return different.pop() if len(different) == 1 else None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
-    if value is None or isinstance(value, (str, int, float)):
-        return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-    return f"a {type(value).__name__}"
+        different = set(map(class_names, joined))
+        return different.pop() if len(different) == 1 else None
+    inner = getattr(dataset, "dataset", None)
+    return None if inner is None else class_names(inner)

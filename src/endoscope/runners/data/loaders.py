@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from endoscope.config import build_from_config
 from endoscope.errors import ConfigError
+from endoscope.runners.config.kinds import type_name
 from endoscope.runners.data.batches import UserCollate, collate
 from endoscope.runners.data.datapoints import Datapoints, NumberedItem, adapt, datapoint
 
@@ -23,7 +24,7 @@ def make_loader(
     *,
     shuffle_default: bool,
     seed: int,
-    sampler: Sampler[int] | Iterable[int] | None = None,
+    sampler: Iterable[int] | None = None,
     key_path: str = "",
 ) -> DataLoader[Any]:
     """A DataLoader of batches in the shape of datapoints.
@@ -38,66 +39,55 @@ def make_loader(
 
     sampler: replaces ``shuffle``; the runner shares the data among ranks with it.
     """
-    node = {"class": DataLoader} if node is None else node
-    where = f"{key_path}.args" if key_path else "args"
+    node = node or {"class": DataLoader}
+    where = f"{key_path}.args".lstrip(".")
     args = dict(node.get("args", {}))
-    user_collate = _user_collate(args, where)
-    data = adapt(dataset, make=NumberedItem if user_collate else datapoint)
-    _check_flags(args, where)
-    if sampler is not None:
-        _set_sampler(args, sampler, where)
-    _fill_in(args, shuffle=shuffle_default and isinstance(data, Datapoints), where=where)
+    collate_fn, make = _collate_fn(args, where)
+    data = adapt(dataset, make=make)
+    _set_order(args, sampler, where, shuffle=shuffle_default and isinstance(data, Datapoints))
     generator = build_from_config(args.pop("generator", None), key_path=f"{where}.generator")
     loader: DataLoader[Any] = build_from_config(
         {**node, "args": args},
         key_path=key_path,
         dataset=data,
-        collate_fn=user_collate or collate,
+        collate_fn=collate_fn,
         generator=generator or torch.Generator().manual_seed(seed),
     )
     if not isinstance(loader, DataLoader):
-        raise ConfigError(f"{key_path or 'the dataloader'}: found a {type(loader).__name__}; expected a DataLoader")
+        raise ConfigError(f"{key_path or 'the dataloader'}: found {type_name(loader)}; expected a DataLoader")
     _separate_generators(loader)
-    if sampler is None:
-        _check_not_empty(loader, where)
+    if sampler is None and isinstance(data, Datapoints) and length(loader) == 0:
+        raise ConfigError(f"{where}.drop_last: {len(data)} items make no batch; lower batch_size, or set it to False")
     return loader
 
 
-def _user_collate(args: dict[str, Any], where: str) -> UserCollate | None:
+def _collate_fn(args: dict[str, Any], where: str) -> tuple[Callable[[Any], Any], Callable[[Any, int | None], Any]]:
+    """The function that makes batches, and the one that makes the items for it."""
     function = build_from_config(args.pop("collate_fn", None), key_path=f"{where}.collate_fn")
-    if not (function is None or callable(function)):
+    if function is None:
+        return collate, datapoint
+    if not callable(function):
         raise ConfigError(f"{where}.collate_fn: found {function!r}; expected a function")
-    return None if function is None else UserCollate(function)
+    return UserCollate(function), NumberedItem
 
 
-def _check_flags(args: dict[str, Any], where: str) -> None:
+def _set_order(args: dict[str, Any], sampler: Iterable[int] | None, where: str, *, shuffle: bool) -> None:
+    """Check and fill in the arguments that decide the order and the size of the batches."""
     for name in ("shuffle", "drop_last"):
         if not (args.get(name) is None or isinstance(args[name], bool)):  # to torch, the string 'no' is true
             raise ConfigError(f"{where}.{name}: found {args[name]!r}; expected True or False")
-
-
-def _set_sampler(args: dict[str, Any], sampler: Sampler[int] | Iterable[int], where: str) -> None:
-    for name in ("sampler", "batch_sampler"):
-        if args.get(name) is not None:
-            raise ConfigError(f"{where}.{name}: the runner shares the data among the ranks itself; remove it")
-    args.pop("shuffle", None)
-    args["sampler"] = sampler
-
-
-def _fill_in(args: dict[str, Any], *, shuffle: bool, where: str) -> None:
-    if args.get("batch_sampler") is not None:
-        return  # it decides order and size
-    args.setdefault("batch_size", DEFAULT_BATCH_SIZE)
-    if args["batch_size"] is None:
-        raise ConfigError(f"{where}.batch_size: found None; expected a number: the runner numbers the items of a batch")
-    if args.get("sampler") is None:
-        args.setdefault("shuffle", shuffle)
-
-
-def _check_not_empty(loader: DataLoader[Any], where: str) -> None:
-    if isinstance(loader.dataset, Datapoints) and length(loader) == 0:
-        items = len(loader.dataset)
-        raise ConfigError(f"{where}.drop_last: {items} items make no batch; lower batch_size, or set it to False")
+    if sampler is not None:
+        for name in ("sampler", "batch_sampler"):
+            if args.get(name) is not None:
+                raise ConfigError(f"{where}.{name}: the runner shares the data among the ranks itself; remove it")
+        args.pop("shuffle", None)
+        args["sampler"] = sampler
+    if args.get("batch_sampler") is None:
+        args.setdefault("batch_size", DEFAULT_BATCH_SIZE)
+        if args.get("sampler") is None:
+            args.setdefault("shuffle", shuffle)
+        if args["batch_size"] is None:
+            raise ConfigError(f"{where}.batch_size: found None; expected the number of datapoints in a batch")
 
 
 def _separate_generators(loader: DataLoader[Any]) -> None:

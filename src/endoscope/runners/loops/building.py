@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Sampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from endoscope.config import build_from_config, is_node
 from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.ranks import local_rank
+from endoscope.runners.config.kinds import type_name
 from endoscope.runners.config.settings import Settings
 from endoscope.runners.data.datapoints import Datapoints, adapt
 from endoscope.runners.data.loaders import make_loader, shuffles
-from endoscope.runners.loops.distributed import Ranks, Share
+from endoscope.runners.loops.distributed import Ranks
 
 
 def build(settings: Settings, key: str, **given: Any) -> Any:
@@ -31,7 +32,7 @@ def build(settings: Settings, key: str, **given: Any) -> Any:
 def expect(value: Any, cls: type, key: str) -> Any:
     """``value`` if it has the class that a key needs."""
     if not isinstance(value, cls):
-        raise ConfigError(f"{key}: found a {type(value).__name__}; expected a {cls.__name__}")
+        raise ConfigError(f"{key}: found {type_name(value)}; expected a {cls.__name__}")
     return value
 
 
@@ -44,13 +45,13 @@ def build_loader(
         dataset = adapt(build(settings, key), name=key)
         if isinstance(dataset, Datapoints) and len(dataset) == 0:
             raise ConfigError("it has no items")
-    sampler: Sampler[int] | None = None
+    sampler: Iterable[int] | None = None
     if ranks.several and isinstance(dataset, Datapoints):
         if split == "train":
             shuffle = shuffles(settings.train_dataloader, default=shuffle)
             sampler = DistributedSampler(dataset, ranks.world_size, ranks.rank, shuffle=shuffle, seed=settings.seed)
         else:
-            sampler = Share(len(dataset), ranks.rank, ranks.world_size)
+            sampler = range(ranks.rank, len(dataset), ranks.world_size)  # each datapoint on exactly one rank
     key = f"{split}_dataloader"
     with naming(key):
         return make_loader(
@@ -98,16 +99,13 @@ def usable_device(name: torch.device | str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"device: {name!r} is not a device; try 'cpu', 'cuda' or 'auto'") from None
-    if device.type == "meta":
-        raise ConfigError("device: on 'meta' tensors have no values, so nothing can run there; try 'cpu' or 'auto'")
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device: {str(device)!r} is not available: torch finds no CUDA device")
         device = device if device.index is not None else torch.device("cuda", local_rank())
-        torch.cuda.set_device(device)
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # fails on 'meta', too
     except (RuntimeError, AssertionError, ImportError) as e:
         reason = str(e).partition("\n")[0]
         raise ConfigError(f"device: torch cannot use {str(device)!r} here: {reason}; try 'cpu' or 'auto'") from e
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     return device

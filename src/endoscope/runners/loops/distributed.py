@@ -5,18 +5,16 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import math
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Sampler
 
 from endoscope import ranks as process
 from endoscope.errors import ConfigError, EndoscopeError
@@ -156,16 +154,16 @@ def differing_gradients(network: torch.nn.Module, ranks: Ranks) -> str | None:
 
 
 def _difference(gathered: list[dict[str, tuple[float, float]]]) -> str | None:
-    if not all(math.isfinite(number) for sums in gathered for pair in sums.values() for number in pair):
+    names = list(dict.fromkeys(name for sums in gathered for name in sums))
+    table = np.array([[sums.get(name, (0.0, 0.0)) for name in names] for sums in gathered]).reshape(-1, len(names), 2)
+    if not np.isfinite(table).all():
         return None
-    zero = (0.0, 0.0)
-    for name in dict.fromkeys(name for sums in gathered for name in sums):
-        first = gathered[0].get(name, zero)
-        for rank, sums in enumerate(gathered[1:], 1):
-            other = sums.get(name, zero)
-            if any(abs(x - y) > 1e-4 * max(first[1], other[1]) for x, y in zip(first, other, strict=True)):
-                return f"of {name!r}, on ranks 0 and {rank}"
-    return ""
+    magnitudes = np.maximum(table[:, :, 1], table[0, :, 1])
+    different = (np.abs(table - table[0]) > 1e-4 * magnitudes[:, :, None]).any(2)
+    if not different.any():
+        return ""
+    rank, k = np.argwhere(different)[0]
+    return f"of {names[k]!r}, on ranks 0 and {rank}"
 
 
 _LOST = re.compile(
@@ -179,16 +177,3 @@ def lost_connection(error: BaseException | None) -> bool:
     if isinstance(error, getattr(dist, "DistError", ())):
         return True
     return isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
-
-
-class Share(Sampler[int]):
-    """One rank's datapoints. Every datapoint belongs to exactly one rank; none is repeated to make the shares equal."""
-
-    def __init__(self, count: int, rank: int, world_size: int) -> None:
-        self._indices = range(rank, count, world_size)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
-
-    def __len__(self) -> int:
-        return len(self._indices)

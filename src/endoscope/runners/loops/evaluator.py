@@ -16,7 +16,7 @@ from endoscope.runners.loops.runner import BaseRunner
 from endoscope.runners.state import checkpoints
 from endoscope.runners.state.leftovers import conflict, remove_results
 from endoscope.runs import layout
-from endoscope.runs.scores import Scores, write_scores
+from endoscope.runs.scores import Scores
 
 
 class BaseEvaluator(BaseRunner):
@@ -61,14 +61,15 @@ class BaseEvaluator(BaseRunner):
 
     def _init_weights(self) -> None:
         if self.settings.checkpoint is None:
-            self.progress.say("no checkpoint is given: the model is evaluated as built")
+            self.progress.report("no checkpoint is given: the model is evaluated as built")
         else:
             with naming("checkpoint"):
                 path = _checkpoint_file(Path(self.settings.checkpoint))
                 state = checkpoints.load_checkpoint(path, device=self.device)
                 checkpoints.load_weights(self.network, state["model"], path)
-                buffers = state.get("other_buffers", {}).get("model", {})
-                checkpoints.load_other_buffers(self.network, buffers, only_fitting=True)
+                stored = state.get("other_buffers", {}).get("model", {})
+                fitting = {name: b for name, b in stored.items() if checkpoints.has_place_for(self.network, name, b)}
+                checkpoints.load_other_buffers(self.network, fitting)
         self._compile()
 
     def run(self) -> Scores | None:
@@ -76,7 +77,7 @@ class BaseEvaluator(BaseRunner):
         with self._running():
             scores = self._eval_epoch_()
         if scores is not None:
-            self.progress.say(f"{len(scores.per_datapoint)} datapoints   {self._shown(scores)}")
+            self.progress.report(f"{len(scores.per_datapoint)} datapoints   {self._shown(scores)}")
         return scores
 
     def _eval_epoch_(self) -> Scores | None:
@@ -92,13 +93,7 @@ class BaseEvaluator(BaseRunner):
 
     def _after_eval_loop_(self) -> Scores | None:
         """Save captures and scores. Rank 0 returns the scores of all ranks."""
-        self._save_debugger(self.work_dir)
-        self._close_pages()
-        scores = self._scores()
-        if scores is not None:
-            write_scores(scores, self.work_dir, split="evaluation")
-        self.ranks.wait()
-        return scores
+        return self._save_results(self.work_dir, "evaluation", epoch=None)
 
 
 def _checkpoint_file(path: Path) -> Path:

@@ -10,6 +10,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from endoscope.errors import ConfigError, closest
+from endoscope.runners.config.kinds import type_name
 from endoscope.runners.config.settings import Settings
 from endoscope.runners.criterion import CriterionError
 
@@ -17,7 +18,7 @@ from endoscope.runners.criterion import CriterionError
 def check_optimizer(optimizer: Any, *, with_closure: bool) -> None:
     """with_closure: whether the trainer can compute the loss several times in a step."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigError(f"optimizer: found a {type(optimizer).__name__}; expected a torch.optim.Optimizer")
+        raise ConfigError(f"optimizer: found {type_name(optimizer)}; expected a torch.optim.Optimizer")
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty and not with_closure:
         raise ConfigError(
@@ -30,7 +31,7 @@ def check_scheduler(scheduler: Any, settings: Settings, directions: Mapping[str,
     """directions: for each score of the metric, 'higher' or 'lower'."""
     if not (scheduler is None or (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict"))):
         raise ConfigError(
-            f"scheduler: found a {type(scheduler).__name__}; expected one of torch.optim.lr_scheduler, or alike"
+            f"scheduler: found {type_name(scheduler)}; expected a scheduler like those of torch.optim.lr_scheduler"
         )
     if isinstance(scheduler, ReduceLROnPlateau):
         _check_plateau(scheduler, settings, directions)
@@ -68,7 +69,7 @@ def check_loss(loss: Any, trainer: str) -> None:
     if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad:
         return
     if not isinstance(loss, torch.Tensor):
-        result = "None" if loss is None else f"a {type(loss).__name__}"
+        result = "None" if loss is None else type_name(loss)
     else:
         result = "a loss without a gradient" if loss.numel() == 1 else f"a tensor of shape {tuple(loss.shape)}"
     raise CriterionError(

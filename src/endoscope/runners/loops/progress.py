@@ -5,27 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 REDRAW_S = 0.1
 LINE_S = 30.0
 
 
-class Progress(Protocol):
-    def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-        """Iterate over the items and show the progress."""
-        ...
-
-    def say(self, line: str) -> None: ...
-
-
 class Silent:
     def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        """Iterate over the items and show the progress."""
         yield from items
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         pass
 
 
@@ -38,10 +30,10 @@ class Lines:
         for k, item in enumerate(items):
             if time.monotonic() - last > LINE_S:
                 last = time.monotonic()
-                self.say(f"{what}: batch {k}{of}")
+                self.report(f"{what}: batch {k}{of}")
             yield item
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         print(line, flush=True)  # noqa: T201  # its purpose
 
 
@@ -54,7 +46,11 @@ class Bar:
         self._console = Console(file=sys.stdout, highlight=False, emoji=False)
 
     def over(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-        with self._bar() as bar:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with RichProgress(*columns, console=self._console, transient=True, auto_refresh=False) as bar:
             task = bar.add_task(what, total=total)
             drawn = time.monotonic()
             for k, item in enumerate(items):
@@ -63,20 +59,11 @@ class Bar:
                     bar.update(task, completed=k, refresh=True)
                 yield item
 
-    @contextmanager
-    def _bar(self) -> Iterator[Any]:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with RichProgress(*columns, console=self._console, transient=True, auto_refresh=False) as bar:
-            yield bar
-
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-def progress(*, first_rank: bool) -> Progress:
+def progress(*, first_rank: bool) -> Silent | Lines | Bar:
     if not first_rank:
         return Silent()
     return Bar() if sys.stdout.isatty() else Lines()

@@ -34,7 +34,7 @@ from endoscope.runners.state.datapoint_pages import DatapointPages, Sample
 from endoscope.runners.state.run_folder import RunFolder
 from endoscope.runs import layout
 from endoscope.runs.about import Status
-from endoscope.runs.scores import Scores, score_label
+from endoscope.runs.scores import Scores, score_label, write_scores
 
 log = logging.getLogger("endoscope")
 
@@ -166,10 +166,17 @@ class BaseRunner(ABC):
             self.debugger.reset_buffer(folder / layout.DEBUGGER, overwrite=True)
             self.debugger.enabled = True
 
-    def _save_debugger(self, folder: Path) -> None:
+    def _save_results(self, folder: Path, split: layout.Split, *, epoch: int | None) -> Scores | None:
+        """Save captures, stored datapoints and scores. Rank 0 returns the scores of all ranks."""
         if self.debugger is not None and self.debugger.enabled:
             self.debugger.enabled = False
             self.debugger.save_all(folder / layout.DEBUGGER, overwrite=True)
+        self._close_pages()
+        scores = self._scores()
+        if scores is not None:
+            write_scores(scores, folder, split=split, epoch=epoch)
+        self.ranks.wait()
+        return scores
 
     def _keep(self, folder: Path, loader: DataLoader[Any], *members: str) -> None:
         """Store these members of the datapoints of a loader, until `_close_pages`."""
@@ -204,7 +211,9 @@ class BaseRunner(ABC):
         with contextlib.ExitStack() as stack:
             stack.callback(self.folder.release)
             self._refuse(self.folder.claim() if self.ranks.first else "")
-            stack.enter_context(_torch_threads(self.settings.torch_threads))
+            if self.settings.torch_threads is not None:
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self.settings.torch_threads)
             stack.enter_context(self._interrupt)
             if self.ranks.first:
                 self.folder.begin(self._about(), as_json(self.config))
@@ -266,16 +275,3 @@ class BaseRunner(ABC):
 
     def _refuse_conflict(self, conflict: str) -> None:
         self._refuse(f"work_dir: {conflict}; choose another folder" if conflict and self.ranks.first else "")
-
-
-@contextlib.contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
-    """Within this block torch uses ``count`` threads; None changes nothing."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if count is not None:
-            torch.set_num_threads(before)

@@ -29,7 +29,7 @@ from endoscope.runners.state.resuming import check_folder, resume
 from endoscope.runners.state.training_state import TrainingState
 from endoscope.runs import layout
 from endoscope.runs.atomic import write_json
-from endoscope.runs.scores import Scores, write_scores
+from endoscope.runs.scores import Scores
 from endoscope.schedule import checkpoint_epochs
 
 
@@ -129,8 +129,8 @@ class BaseTrainer(BaseRunner, ABC):
     # ---- the run
     def run(self) -> None:
         """Train until ``epochs`` are done. Raises `Interrupted` after Ctrl-C or SIGTERM, with everything saved."""
-        if self.epoch >= self.settings.epochs and self.folder.status == "finished":
-            self.progress.say(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to continue.")
+        if self.epoch >= self.settings.epochs and self.folder.earlier().status == "finished":
+            self.progress.report(f"{self.work_dir} is finished: {self.epoch} epochs. Set more epochs to continue.")
             self._unwrap()
             return
         if self.ranks.first:
@@ -140,7 +140,7 @@ class BaseTrainer(BaseRunner, ABC):
             self._load_extra_state(extra)
         with self._running():
             if self.epoch:
-                self.progress.say(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
+                self.progress.report(f"resuming {self.work_dir} after epoch {self.epoch - 1}")
                 self._remove_checkpoints(before=self.epoch - 1)
             while self.epoch < self.settings.epochs:
                 self._epoch_()
@@ -183,7 +183,7 @@ class BaseTrainer(BaseRunner, ABC):
         write_json(self.epoch_dir / layout.TRAINING_LOSSES, losses.by_name())
         self._save_checkpoint()
         seconds = time.monotonic() - start
-        self.progress.say(
+        self.progress.report(
             f"epoch {self.epoch}   training loss {losses.mean:.4g}   {self._shown(scores)}   {seconds:.1f} s"
         )
 
@@ -262,13 +262,7 @@ class BaseTrainer(BaseRunner, ABC):
 
     def _after_val_loop_(self) -> Scores | None:
         """Save captures and scores. Rank 0 returns the scores of all ranks."""
-        self._save_debugger(self.epoch_dir)
-        self._close_pages()
-        scores = self._scores()
-        if scores is not None:
-            write_scores(scores, self.epoch_dir, split="validation", epoch=self.epoch)
-        self.ranks.wait()
-        return scores
+        return self._save_results(self.epoch_dir, "validation", epoch=self.epoch)
 
     # ---- after an epoch
     def _after_epoch(self, losses: LossSummary, scores: Scores | None) -> None:

@@ -23,10 +23,10 @@ class SegmentationMetric(BaseMetric):
 
     Outputs are logits (B, C, ...), a dict that has them as ``logits``, or the predicted classes as integers (B, ...).
     Labels are integers (B, ...). Pixels with the label ``ignore_index`` do not count. The IoU of a class is the number
-    of pixels that labels and predictions share over the number that either has; a class that neither has does not enter
-    a mean, and its own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is computed from the added pixels, not as the
-    mean over datapoints. A datapoint with a NaN among the logits that count, or without a pixel that counts, has NaN;
-    the first makes the numbers over all NaN as well.
+    of pixels that labels and predictions share over the number that either has; a class that neither has is left out of
+    the mean, and its own ``iou/N`` is NaN. Over all datapoints ``mean_iou`` is computed from the added pixels, not as
+    the mean over datapoints. A datapoint with a NaN among the logits that count, or without a pixel that counts, has
+    NaN; the first makes the numbers over all NaN as well.
     """
 
     DIRECTIONS: Mapping[str, Direction] = {"mean_iou": "higher", "pixel_accuracy": "higher"}
@@ -85,6 +85,6 @@ class SegmentationMetric(BaseMetric):
         return predicted.flatten(1), labels.flatten(1), has_nan.flatten(1)
 
     def _by_class(self, classes: Tensor) -> Tensor:
-        """How many pixels of each datapoint have each class, (B, C). Does not wait for the device as bincount does."""
+        """Pixels of each datapoint in each class, (B, C). Unlike bincount, it does not wait for the device."""
         counts = classes.new_zeros(len(classes), self.num_classes + 1)
         return counts.scatter_add_(1, classes, torch.ones_like(classes))[:, :-1]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from endoscope.errors import ConfigError, EndoscopeError
+from endoscope.runners.config.kinds import type_name
 from endoscope.runs.atomic import replacing
 from endoscope.runs.layout import CHECKPOINT, epoch_folders
 from endoscope.values import apply_tensor_op
@@ -49,7 +50,7 @@ def load_checkpoint(path: Path | str, *, device: torch.device | str = "cpu") -> 
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as e:
         raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read: {_reason(e)}") from e
     if not isinstance(state, dict):
-        raise CheckpointError(f"the checkpoint {str(path)!r} holds a {type(state).__name__}, not a dict")
+        raise CheckpointError(f"the checkpoint {str(path)!r} holds {type_name(state)}, not a dict")
     if state.get("format") != FORMAT:
         return state if isinstance(state.get("model"), dict) else {"model": state.get("state_dict", state)}
     if state.get("version", 0) > VERSION:
@@ -72,31 +73,26 @@ def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: b for name, b in module.named_buffers(remove_duplicate=False) if name not in persistent}
 
 
-def load_other_buffers(
-    module: torch.nn.Module, buffers: Mapping[str, torch.Tensor], *, only_fitting: bool = False
-) -> None:
-    """Restore `other_buffers`: in place if possible, because other modules may share a buffer.
-
-    only_fitting: skip buffers that the module does not have, or has in another shape.
-    """
-    persistent = module.state_dict().keys()
+def load_other_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Restore `other_buffers`: in place if possible, because other modules may share a buffer."""
     parts = dict(module.named_modules())
     for name, value in buffers.items():
         prefix, _, last = name.rpartition(".")
-        part = parts.get(prefix)
-        current = getattr(part, last, None)
-        if only_fitting and (not hasattr(part, last) or name in persistent or _other_shape(current, value)):
-            continue
-        if part is None:
+        if prefix not in parts:
             raise CheckpointError(f"the checkpoint has a buffer {name!r}, which the model does not have")
-        if current is None or _other_shape(current, value) or current.dtype != value.dtype or 0 in current.stride():
-            part.register_buffer(last, value, persistent=False)
+        current = getattr(parts[prefix], last, None)
+        if current is None or current.shape != value.shape or current.dtype != value.dtype or 0 in current.stride():
+            parts[prefix].register_buffer(last, value, persistent=False)
         else:
             current.copy_(value)
 
 
-def _other_shape(current: torch.Tensor | None, value: torch.Tensor) -> bool:
-    return current is not None and current.shape != value.shape
+def has_place_for(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
+    """Whether a module has a buffer of that name, which is None or has the same shape."""
+    prefix, _, last = name.rpartition(".")
+    part = dict(module.named_modules()).get(prefix)
+    current = getattr(part, last, None)
+    return hasattr(part, last) and (current is None or current.shape == value.shape)
 
 
 def check_storable(name: str, state: Any) -> None:

@@ -1,6 +1,6 @@
 """FolderLock: one process at a time runs in a folder. The kernel releases it when the process ends, however it ends.
 
-The lock is on the folder itself, so no file is left behind. On a file system without locks, nobody is refused.
+The lock is on the folder itself, so no file is left behind. A file system without locks refuses no process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """May be called twice, or without `take`."""
+        """Release the lock, if it is held."""
         fd, self._fd = self._fd, -1
         _close(fd)
 

@@ -137,11 +137,6 @@ class RunFolder:
         self._about["updated"] = _now()
         write_json(self.path / layout.RUN, self._about)
 
-    @property
-    def status(self) -> Status | None:
-        """The status in run.json; None if there is none."""
-        return self.earlier().status
-
     # ---- progress.json
     def resume(self, epochs: int) -> None:
         """Continue after the first ``epochs`` epochs. Entries of later epochs are dropped; they are computed again."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from endoscope.errors import ConfigError
+from endoscope.runners.config.kinds import shortened
 from endoscope.runners.config.plain import MISSING, as_json, differences
 from endoscope.runners.config.settings import Settings
 from endoscope.runs import layout
@@ -19,7 +20,6 @@ MAY_CHANGE = ("epochs", "work_dir", "checkpoint_method", "debugger", "save_datap
               "torch_threads", "unused_parameters")  # fmt: skip
 """Keys that may differ when a run is resumed. With any other difference in a training key it is another run."""
 DEFAULT_RUNNER = "endoscope.runners.loops.supervised.SupervisedTrainer"
-_MAX_TEXT = 80
 
 
 def check_same_run(work_dir: Path, config: Mapping[str, Any], settings: type[Settings]) -> dict[str, Any]:
@@ -90,7 +90,4 @@ def _with_defaults(config: Mapping[str, Any], settings: type[Settings]) -> dict[
 
 
 def _shown(value: Any) -> str:
-    if value is MISSING:
-        return "nothing"
-    text = json.dumps(value)
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+    return "nothing" if value is MISSING else shortened(json.dumps(value))
