@@ -19,11 +19,11 @@ LEAST_ROWS = 16
 bytes of a file can ask for any number of either."""
 
 
-def summaries_made(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:
+def with_summaries(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:
     """The value with every `Summary` replaced: by the numbers of each datapoint and the shape of one; by None where the
     tensor does not exist; by ``{"error": why}`` where the numbers cannot be computed.
 
-    >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
+    >>> with_summaries({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
     [1, 3]
 
     The numbers of more than one datapoint are a list of the type ``several``.

@@ -32,7 +32,7 @@ class WholeBatch:
 class Summary:
     """Stand-in for the statistics of a tensor in the same dict. They are computed when they are read, not in the loop.
 
-    >>> summaries_made({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
+    >>> with_summaries({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
     1.0
     """
 

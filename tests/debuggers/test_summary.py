@@ -190,7 +190,7 @@ def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_for
 
 def test_more_rows_than_are_made_say_so() -> None:
     most, x = summaries.MOST_ROWS, torch.zeros(summaries.MOST_ROWS + 1, 1)
-    made = summaries.summaries_made(
+    made = summaries.with_summaries(
         {
             "x": x, "of_x": Summary("x"), "y": x[1:], "of_y": Summary("y"), "z": x[:1], "of_z": Summary("z"),
         }
@@ -238,7 +238,7 @@ def test_the_same_in_every_container(tmp_path: Path, value: Any, idx: Any) -> No
         load_debug_outputs(write(tmp_path / how, [(idx, {"v": value})], page_format=how), trust_pickle=True)[0]["v"]
         for how in ("safetensors", "pickle")
     ]
-    handed_out = summaries.summaries_made(snapshot(value).value)
+    handed_out = summaries.with_summaries(snapshot(value).value)
     assert canonical(read[0]) == canonical(read[1]) == canonical(handed_out)
     assert "Summary" not in repr(handed_out)
 

@@ -12,7 +12,7 @@ import torch
 from endoscope.errors import PageFormatError
 from endoscope.pages import composites, scalars
 from endoscope.pages.spans import NESTED
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import MAX_DEPTH, PerDatapoint
 
 TensorOf = Callable[[dict[str, Any]], torch.Tensor]
@@ -25,7 +25,7 @@ def decode(tree: Any, tensor_of: TensorOf, row: int | None) -> Any:
     try:
         value = decoder.decode(tree, 0)
         # Several numbers: the layer's first dimension is not the batch, and every datapoint gets all of them.
-        return summaries_made(value, several=list) if decoder.summaries else value
+        return with_summaries(value, several=list) if decoder.summaries else value
     except RecursionError:
         raise PageFormatError("value nested too deeply") from None
 

@@ -26,7 +26,7 @@ from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import Summary
 
 log = logging.getLogger("endoscope")
@@ -290,7 +290,7 @@ class _Statistics(UserDict[str, Any]):
 
     @cached_property
     def data(self) -> dict[str, Any]:  # type: ignore[override]
-        numbers: dict[str, Any] = summaries_made({"x": self._tensor, "stats": Summary(of="x")})["stats"]
+        numbers: dict[str, Any] = with_summaries({"x": self._tensor, "stats": Summary(of="x")})["stats"]
         return numbers
 
 
