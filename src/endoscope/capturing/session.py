@@ -70,9 +70,11 @@ class Session:
             by_layer.setdefault(get_layer_by_name(self._model, attachment.layer_name), []).append(attachment)
         self._hooks.run_eagerly(self._model, notify_compiled)  # before the hidden hooks, which use the same attribute
         root = unwrap(self._model)
-        fused = {} if isinstance(self._model, torch.nn.DataParallel) else fused_layers(root)
-        self._hooks.before_forward(root, self._begin, hidden=root in fused)
-        self._hooks.forward(root, self._end, hidden=root in fused, always=True)
+        # A registered hook is not called after Ctrl-C, a hidden one is. Replicas of DataParallel would share hidden hooks.
+        hidden = not isinstance(self._model, torch.nn.DataParallel)
+        fused = fused_layers(root) if hidden else {}
+        self._hooks.before_forward(root, self._begin, hidden=hidden)
+        self._hooks.forward(root, self._end, hidden=hidden, always=True)
         self._fused = {}
         for layer, attachments in by_layer.items():
             if fused.get(layer, layer) is not layer:
