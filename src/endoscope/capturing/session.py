@@ -70,7 +70,7 @@ class Session:
             by_layer.setdefault(get_layer_by_name(self._model, attachment.layer_name), []).append(attachment)
         self._hooks.run_eagerly(self._model, notify_compiled)  # before the hidden hooks, which use the same attribute
         root = unwrap(self._model)
-        # A registered hook is not called after Ctrl-C, a hidden one is. Replicas of DataParallel would share hidden hooks.
+        # Hidden hooks are called after Ctrl-C, registered ones are not. DataParallel's replicas would share them.
         hidden = not isinstance(self._model, torch.nn.DataParallel)
         fused = fused_layers(root) if hidden else {}
         self._hooks.before_forward(root, self._begin, hidden=hidden)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,7 +180,7 @@ class _Encoder:
         if kind in _PLAIN:
             return value
         if kind is float:
-            return value if math.isfinite(value) else {"$": "float", "value": repr(value)}
+            return scalars.encode_float(value)
         if depth > MAX_DEPTH:
             raise ValueError(f"value nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, torch.Tensor):
