@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from endoscope.statistics import datapoint_shape, summarize
-from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, Summary, WholeBatch
+from endoscope.values import PerDatapoint, Summary, WholeBatch, parts_of
 
 MOST_ROWS = 1 << 16
 LEAST_ROWS = 16
@@ -38,18 +38,12 @@ class _Summaries:
         self._known: dict[int, dict[str, Any]] = {}
 
     def replaced(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is dict:
+        if type(value) is dict:
             return self._dict(value)
-        if kind in (list, tuple, PerDatapoint):
-            return kind(map(self.replaced, value))
-        if kind is NamedTupleValue:
-            return NamedTupleValue(value._type, value._fields, [self.replaced(v) for v in value])
-        if kind is DataclassValue:
-            return DataclassValue(value._type, {k: self.replaced(v) for k, v in value._fields.items()})
-        if kind is WholeBatch:
-            return WholeBatch(self.replaced(value.value))
-        return None if kind is Summary else value
+        if type(value) is Summary:
+            return None
+        parts = parts_of(value)
+        return value if parts is None else parts.rebuild([*parts.hashed], [self.replaced(v) for v in parts.values])
 
     def _dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
         members = {k: self.replaced(v) for k, v in value.items()}

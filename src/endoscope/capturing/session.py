@@ -26,15 +26,6 @@ from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.torch_private import in_backward
 
 
-def check_hooks(model: torch.nn.Module) -> None:
-    """Raise ConfigError if a model calls no hooks."""
-    if isinstance(unwrap(model), torch.jit.ScriptModule):
-        raise ConfigError(
-            f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; use the nn.Module that it was "
-            "made from"
-        )
-
-
 class _Thread(threading.local):
     window: Window | None = None
     paused = False

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 
 from endoscope.capturing.guard import Failures, Guard, OnError
+from endoscope.capturing.hooks import check_hooks
 from endoscope.capturing.notes import Absence, Notes, Reason
-from endoscope.capturing.session import Session, check_hooks
+from endoscope.capturing.session import Session
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.attachments import attachment, draws_of
