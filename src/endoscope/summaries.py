@@ -74,4 +74,4 @@ class _Summaries:
 
 
 def _error(why: str) -> dict[str, Any]:
-    return {"error": f"The numbers cannot be made: {why}"}
+    return {"error": f"The numbers could not be computed: {why}"}

@@ -20,7 +20,7 @@ TensorOf = Callable[[dict[str, Any]], torch.Tensor]
 
 
 def decode(tree: Any, tensor_of: TensorOf, row: int | None) -> Any:
-    """Rebuild the value of datapoint ``row``; None is the value of the whole batch."""
+    """Rebuild the value of datapoint ``row``; None is the value of the complete batch."""
     decoder = _Decoder(tensor_of, row)
     try:
         value = decoder.decode(tree, 0)
