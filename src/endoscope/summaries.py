@@ -1,7 +1,7 @@
 """Summaries: the numbers that a `Summary` in a captured value stands for, computed from the tensor that it names.
 
-They are computed when a value is looked at: by the reader, by the dict that a call of the debugger returns, by the
-writer of pickle pages. What cannot be computed says why; nothing is raised.
+The reader, the dict that a call of the debugger returns, and the writer of pickle pages compute them. Where that is not
+possible, an error message takes their place; nothing is raised.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from endoscope.values import PerDatapoint, Summary, WholeBatch, parts_of
 
 MOST_ROWS = 1 << 16
 LEAST_ROWS = 16
-"""How many rows of numbers the summaries of one value may have in all, and as how many each counts at least: a few
-bytes of a file can ask for any number of either."""
+"""The most rows of numbers in the summaries of one value, and the least that each summary counts as: a few bytes of a
+file can ask for any number of either."""
 
 
 def with_summaries(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:

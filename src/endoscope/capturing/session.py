@@ -1,7 +1,7 @@
-"""Session: attaches functions to the layers of a model, and hands out what they returned for each forward.
+"""Session: attaches functions to the layers of a model, and returns what they computed for each forward.
 
 A pre-hook of the root module opens a window, hooks of the layers fill it, and `Session.take` closes it. A window
-belongs to one thread, so that several threads may call the model at once. Nothing of an earlier forward is handed out.
+belongs to one thread, so that several threads may call the model at once. Nothing of an earlier forward is returned.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Session:
 
     def _attach(self, notify_compiled: Callable[[], None]) -> None:
         by_layer: dict[torch.nn.Module, list[Attachment]] = {}
-        for attachment in self._attachments:  # layers are looked up now, because the user may have exchanged one
+        for attachment in self._attachments:  # layers are looked up now, because the user may have replaced one
             by_layer.setdefault(get_layer_by_name(self._model, attachment.layer_name), []).append(attachment)
         self._hooks.run_eagerly(self._model, notify_compiled)  # before the hidden hooks, which use the same attribute
         root = unwrap(self._model)

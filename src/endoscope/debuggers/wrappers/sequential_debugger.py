@@ -162,7 +162,8 @@ class SequentialDebugger(BaseDebugger):
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module | None = None) -> dict[str, Any]:
         """Run every debugger on a datapoint (or batch) that the model has just seen; returns ``{name: outputs}``.
 
-        The outputs are copies for the caller to keep or change. Of a model on CUDA they are on the device.
+        The outputs are copies for the caller to keep or change. If the model is on CUDA, so are they. Statistics are
+        mappings that are computed when they are first read; ``json.dumps`` needs ``dict(...)`` around them.
         """
         if not self._enabled:
             return {}
