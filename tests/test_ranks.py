@@ -28,31 +28,31 @@ def group(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def facts() -> tuple[int, int, int, bool, bool]:
-    return ranks.rank(), ranks.world_size(), ranks.local_rank(), ranks.is_distributed(), ranks.is_first()
+def facts() -> tuple[int, int, int, bool]:
+    return ranks.rank(), ranks.world_size(), ranks.local_rank(), ranks.is_distributed()
 
 
 def test_a_process_alone() -> None:
-    assert facts() == (0, 1, 0, False, True)
+    assert facts() == (0, 1, 0, False)
 
 
 def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(NAMES, ("5", "8", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    assert facts() == (5, 8, 1, True, False)
+    assert facts() == (5, 8, 1, True)
 
 
 def test_an_environment_that_is_not_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.setenv(name, "")
-    assert facts() == (0, 1, 0, False, True)
+    assert facts() == (0, 1, 0, False)
 
 
 @pytest.mark.usefixtures("group")
 def test_an_initialised_group_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(NAMES, ("5", "8", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    assert facts() == (0, 1, 1, False, True)  # a group does not know the local rank
+    assert facts() == (0, 1, 1, False)  # a group does not know the local rank
 
 
 @pytest.mark.parametrize(("before", "imported"), [("", False), ("import torch; ", True)])

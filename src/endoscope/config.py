@@ -15,6 +15,7 @@ from endoscope.errors import ConfigError, closest
 
 _NODE_KEYS = ("class", "args")
 _UNBUILT_SUFFIX = "_config"
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def build_from_config(config: Any, *, key_path: str = "", **kwargs: Any) -> Any:
@@ -177,30 +178,34 @@ def _check_arguments(
     try:
         signature.bind_partial(**args) if partial else signature.bind(**args)
     except TypeError as error:
-        raise ConfigError(_wrong_argument(factory, signature, args, path, given, error)) from None
+        named = {name: p for name, p in signature.parameters.items() if p.kind in _NAMED}
+        unknown = next((key for key in args if not _takes(signature, key)), None)
+        if unknown is None:
+            problem = f"{_first_missing(named, args, _at(path, 'args'))}: {_name(factory)}: {error}"
+        else:
+            problem = _unknown_argument(unknown, factory, named, path, given)
+        raise ConfigError(f"{problem}\naccepted: {', '.join(named) or 'none'}") from None
 
 
-def _wrong_argument(
-    factory: Callable[..., Any],
-    signature: inspect.Signature,
-    args: dict[str, Any],
-    path: str,
-    given: Mapping[str, Any],
-    error: TypeError,
+def _first_missing(named: Mapping[str, inspect.Parameter], args: dict[str, Any], path: str) -> str:
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in args]
+    return _at(path, missing[0]) if missing else path
+
+
+def _unknown_argument(
+    unknown: str, factory: Callable[..., Any], named: Iterable[str], path: str, given: Mapping[str, Any]
 ) -> str:
-    parameters = signature.parameters.values()
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    unknown = next((key for key in args if key not in named and not any_name), None)
-    at = _at(path, "args")
-    if unknown is None:
-        missing = next((name for name, p in named.items() if p.default is p.empty and name not in args), None)
-        problem = f"{_at(at, missing) if missing else at}: {_name(factory)}: {error}"
-    elif unknown in given:
-        problem = f"{_at(path, 'class')}: {_name(factory)} does not take {unknown!r}, which the caller passes"
-    else:
-        problem = f"{_at(at, unknown)}: {_name(factory)} takes no such argument{closest(str(unknown), named)}"
-    return f"{problem}\naccepted: {', '.join(named) or 'none'}"
+    if unknown in given:
+        return f"{_at(path, 'class')}: {_name(factory)} does not take {unknown!r}, which the caller passes"
+    return f"{_at(path, 'args')}.{unknown}: {_name(factory)} takes no such argument{closest(str(unknown), named)}"
+
+
+def _takes(signature: inspect.Signature, name: str) -> bool:
+    try:
+        signature.bind_partial(**{name: None})
+    except TypeError:
+        return False
+    return True
 
 
 def _one_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ class EndoscopeError(Exception):
 
 
 class ConfigError(EndoscopeError, ValueError):
-    """A setting that cannot work; raised before anything runs."""
+    """An invalid setting; raised before anything runs."""
 
 
 class LayerNotFoundError(ConfigError, KeyError):

@@ -30,11 +30,6 @@ def is_distributed() -> bool:
     return world_size() > 1
 
 
-def is_first() -> bool:
-    """Whether this process writes and prints what a run has once."""
-    return rank() == 0
-
-
 def _from_group(question: str) -> int | None:
     """What the default process group answers; None before there is one."""
     distributed = sys.modules.get("torch.distributed")

@@ -1,7 +1,7 @@
 """Summaries: the numbers that a `Summary` in a captured value stands for, computed from the tensor that it names.
 
-They are computed when a value is looked at: by the reader, by the dict that a call of the debugger returns, by the
-writer of pickle pages. What cannot be computed says why; nothing is raised.
+The reader, the dict that a call of the debugger returns, and the writer of pickle pages compute them. Where that is not
+possible, an error message takes their place; nothing is raised.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 from torch import Tensor
 
 from endoscope.statistics import datapoint_shape, summarize
-from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, Summary, WholeBatch
+from endoscope.values import PerDatapoint, Summary, WholeBatch, parts_of
 
 MOST_ROWS = 1 << 16
 LEAST_ROWS = 16
-"""How many rows of numbers the summaries of one value may have in all, and as how many each counts at least: a few
-bytes of a file can ask for any number of either."""
+"""The most rows of numbers in the summaries of one value, and the least that each summary counts as: a few bytes of a
+file can ask for any number of either."""
 
 
-def summaries_made(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:
+def with_summaries(value: Any, *, several: type[list[Any]] = PerDatapoint) -> Any:
     """The value with every `Summary` replaced: by the numbers of each datapoint and the shape of one; by None where the
     tensor does not exist; by ``{"error": why}`` where the numbers cannot be computed.
 
-    >>> summaries_made({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
+    >>> with_summaries({"x": torch.zeros(1, 3), "stats": Summary(of="x")})["stats"]["shape"]
     [1, 3]
 
     The numbers of more than one datapoint are a list of the type ``several``.
@@ -38,18 +38,12 @@ class _Summaries:
         self._known: dict[int, dict[str, Any]] = {}
 
     def replaced(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is dict:
+        if type(value) is dict:
             return self._dict(value)
-        if kind in (list, tuple, PerDatapoint):
-            return kind(map(self.replaced, value))
-        if kind is NamedTupleValue:
-            return NamedTupleValue(value._type, value._fields, [self.replaced(v) for v in value])
-        if kind is DataclassValue:
-            return DataclassValue(value._type, {k: self.replaced(v) for k, v in value._fields.items()})
-        if kind is WholeBatch:
-            return WholeBatch(self.replaced(value.value))
-        return None if kind is Summary else value
+        if type(value) is Summary:
+            return None
+        parts = parts_of(value)
+        return value if parts is None else parts.rebuild([*parts.hashed], [self.replaced(v) for v in parts.values])
 
     def _dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
         members = {k: self.replaced(v) for k, v in value.items()}
@@ -80,4 +74,4 @@ class _Summaries:
 
 
 def _error(why: str) -> dict[str, Any]:
-    return {"error": f"The numbers cannot be made: {why}"}
+    return {"error": f"The numbers could not be computed: {why}"}

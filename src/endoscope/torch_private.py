@@ -30,12 +30,12 @@ def _symbol(path: str, default: Any = None) -> Any:
 
 
 def _required(path: str, feature: str) -> Any:
-    """``torch.<path>``, or an error that tells what is impossible without it."""
+    """``torch.<path>``, or an error that names the feature that needs it."""
     value = _symbol(path)
     if value is None:
         raise TorchSymbolMissing(
             f"{feature} needs torch.{path}, which torch {torch.__version__} does not have; "
-            "install a torch release that Endoscope was tried with (see pyproject.toml)"
+            "install a torch release that Endoscope supports (see pyproject.toml)"
         )
     return value
 

@@ -32,7 +32,7 @@ class WholeBatch:
 class Summary:
     """Stand-in for the statistics of a tensor in the same dict. They are computed when they are read, not in the loop.
 
-    >>> summaries_made({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
+    >>> with_summaries({"feature_map": torch.ones(1, 2), "stats": Summary(of="feature_map")})["stats"]["mean"]
     1.0
     """
 
@@ -200,10 +200,8 @@ def parts_of(value: Any) -> Parts | None:
         return Parts(list(value), list(value.values()), _dict)
     if kind is WholeBatch:
         return Parts((), [value.value], lambda _, values: WholeBatch(values[0]))
-    if kind is DataclassValue:
-        return _named(value._type, value._fields)
-    if _is_dataclass(value):  # before mappings: a ModelOutput is both
-        return _named(type_name(kind), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    if kind is DataclassValue or _is_dataclass(value):  # before mappings: a ModelOutput is both
+        return _parts_of_dataclass(value)
     if isinstance(value, Mapping):
         return Parts(list(value.keys()), list(value.values()), _dict)
     if isinstance(value, (list, tuple)):
@@ -217,7 +215,12 @@ def _is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, Opaque, EnumValue))
 
 
-def _named(name: str, fields: dict[str, Any]) -> Parts:
+def _parts_of_dataclass(value: Any) -> Parts:
+    if type(value) is DataclassValue:
+        name, fields = value._type, value._fields
+    else:
+        name, fields = type_name(type(value)), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
     def rebuild(_: list[Any], values: list[Any]) -> DataclassValue:
         return DataclassValue(name, dict(zip(fields, values, strict=True)))
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_made_says_why(tmp_path: Path, dtype: torch.dtype, page_f
     assert canonical([read[i]["maps"] for i in (0, 1)]) == canonical(handed_out)
     assert canonical(handed_out[0]) == canonical(described(x))
     assert read[0]["maps"]["stats"].keys() == {"error"}
-    assert read[0]["maps"]["stats"]["error"].startswith('The numbers cannot be made: "coalesce" not implemented for')
+    assert read[0]["maps"]["stats"]["error"].startswith('The numbers could not be computed: "coalesce"')
     assert canonical(read[0]["maps"]["feature_map"]) == canonical(x)
     assert read[1]["maps"]["stats"]["mean"] == 1.0
 
@@ -180,7 +180,8 @@ def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_for
         model(torch.randn(2, 5, 8), src_key_padding_mask=padding)
         seen = debugger({"meta_info": {"idx": idx}})["maps/layers.0"]
         assert seen["feature_map"].is_nested
-        assert seen["stats"] == {"error": "The numbers cannot be made: the rows of a nested tensor differ in shape"}
+        cause = "the rows of a nested tensor differ in shape"
+        assert seen["stats"] == {"error": f"The numbers could not be computed: {cause}"}
         assert debugger.save_all(tmp_path).complete
     read = load_debug_outputs(tmp_path, trust_pickle=True)
     assert [*read] == [0, 1][: 2 if type(idx) is list else 1]
@@ -190,12 +191,12 @@ def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_for
 
 def test_more_rows_than_are_made_say_so() -> None:
     most, x = summaries.MOST_ROWS, torch.zeros(summaries.MOST_ROWS + 1, 1)
-    made = summaries.summaries_made(
+    made = summaries.with_summaries(
         {
             "x": x, "of_x": Summary("x"), "y": x[1:], "of_y": Summary("y"), "z": x[:1], "of_z": Summary("z"),
         }
     )  # fmt: skip
-    assert made["of_x"] == {"error": f"The numbers cannot be made: more than {most} rows in one value"}
+    assert made["of_x"] == {"error": f"The numbers could not be computed: more than {most} rows in one value"}
     assert made["of_y"]["mean"] == [0.0] * most
     assert made["of_z"] == made["of_x"]
 
@@ -205,7 +206,7 @@ def test_no_memory_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(summaries, "summarize", exhausted)
-    assert described(torch.ones(1, 2))["stats"] == {"error": "The numbers cannot be made: MemoryError"}
+    assert described(torch.ones(1, 2))["stats"] == {"error": "The numbers could not be computed: MemoryError"}
 
 
 # ---------------------------------------------------------------- wherever it stands
@@ -238,7 +239,7 @@ def test_the_same_in_every_container(tmp_path: Path, value: Any, idx: Any) -> No
         load_debug_outputs(write(tmp_path / how, [(idx, {"v": value})], page_format=how), trust_pickle=True)[0]["v"]
         for how in ("safetensors", "pickle")
     ]
-    handed_out = summaries.summaries_made(snapshot(value).value)
+    handed_out = summaries.with_summaries(snapshot(value).value)
     assert canonical(read[0]) == canonical(read[1]) == canonical(handed_out)
     assert "Summary" not in repr(handed_out)
 

@@ -18,7 +18,7 @@ from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import FolderInUseError
 from endoscope.pages import pickle_pages
 from endoscope.pages import store as page_store
-from endoscope.pages.folders import make_folder
+from endoscope.pages.folders import ensure_folder
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
 from endoscope.pages.verify import verify_folder
 from endoscope.pages.writer import PageWriter, WriterCounts
@@ -228,9 +228,9 @@ def test_a_first_record_of_another_thread_while_the_target_is_looked_at_belongs_
 
     def make(*args: Any) -> None:
         threads.append(on_another_thread(lambda: put(store, 1), wait_s=0.3))  # it may have to wait for this save
-        make_folder(*args)
+        ensure_folder(*args)
 
-    monkeypatch.setattr(page_store, "make_folder", make)
+    monkeypatch.setattr(page_store, "ensure_folder", make)
 
     def work() -> None:
         assert store.save_all(in_use)[1:] == (WriterCounts(), None)

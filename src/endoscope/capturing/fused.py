@@ -36,8 +36,8 @@ CALL = "_compiled_call_impl"
 
 @dataclass(frozen=True, eq=False)
 class HiddenHook:
-    """A hook around the call of a module, and its handle. With ``always``, ``after`` is called with the output None if
-    the module raises."""
+    """A hook around the call of a module, and its handle. With ``always``, ``after`` is also called after an exception,
+    KeyboardInterrupt included, with the output None."""
 
     module: torch.nn.Module
     before: Function | None = None
@@ -69,11 +69,11 @@ class HiddenHooks:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_traced():
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        for hook in self.hooks:
-            if hook.before is not None:
-                hook.before(self.module, args, kwargs)
         output, raised = None, True
         try:
+            for hook in self.hooks:
+                if hook.before is not None:
+                    hook.before(self.module, args, kwargs)
             output = self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
             raised = False
         finally:

@@ -1,6 +1,6 @@
 """Gradients of a layer's outputs: hooks on the tensors, which call a function when the gradient has arrived.
 
-Hooks on tensors rather than full backward hooks on the module: these forbid an in-place operation after the layer.
+Full backward hooks on the module are not used, because they forbid an in-place operation after the layer.
 """
 
 from __future__ import annotations

@@ -14,13 +14,22 @@ import torch
 
 from endoscope.capturing.compiled import eager_modules
 from endoscope.capturing.fused import Function, HiddenHook
-from endoscope.errors import EndoscopeError
+from endoscope.errors import ConfigError, EndoscopeError
 from endoscope.layers import unwrap
 from endoscope.torch_private import is_traced
 
 ignore = contextlib.nullcontext().__exit__
 """What a hook becomes in a copy of the model: a call that takes anything and does nothing. It is from the standard
 library, so that a model saved with it can be loaded where Endoscope is not installed."""
+
+
+def check_hooks(model: torch.nn.Module) -> None:
+    """Raise ConfigError if a model calls no hooks."""
+    if isinstance(unwrap(model), torch.jit.ScriptModule):
+        raise ConfigError(
+            f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; use the nn.Module that it was "
+            "made from"
+        )
 
 
 class _NotScriptable(EndoscopeError, AttributeError):

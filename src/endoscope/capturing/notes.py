@@ -1,4 +1,4 @@
-"""Notes: what a record tells beside its outputs. Which are absent and why, what failed, how often a layer ran."""
+"""Notes: which outputs of a record are absent and why, which debuggers failed, how often each layer ran."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Notes:
     """How often the model ran since the last record. The outputs are those of the last time."""
 
     def stored(self) -> dict[str, dict[str, Any]]:
-        """The notes as they are stored: only what is not as usual."""
+        """The notes as they are stored: only what the reader would not expect."""
         notes: dict[str, dict[str, Any]] = {
             "absent": {name: str(absence) for name, absence in self.absent.items()},
             "failures": self.failures,

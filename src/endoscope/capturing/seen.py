@@ -17,7 +17,7 @@ import torch
 
 from endoscope.capturing.fused import fused_layers
 from endoscope.capturing.gradients import await_gradient
-from endoscope.capturing.hooks import HookSet
+from endoscope.capturing.hooks import HookSet, check_hooks
 from endoscope.capturing.snapshot import Snapshot, snapshot
 from endoscope.errors import ConfigError, EndoscopeError, closest
 from endoscope.layers import get_layer_by_name, select, unwrap
@@ -129,11 +129,7 @@ class _ByLayer(Mapping[str, Any]):
 def _watched_layers(model: torch.nn.Module, patterns: tuple[str, ...]) -> dict[str, torch.nn.Module]:
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(unwrap(model), torch.jit.ScriptModule):
-        raise ConfigError(
-            f"a {type(model).__name__} calls no hooks, so its layers cannot be captured; "
-            "give the nn.Module that it was made from"
-        )
+    check_hooks(model)
     if not patterns:
         raise ConfigError('capture(model) names no layers; add names or patterns such as "layer4.*", or "*" for all')
     names = [name for pattern in patterns for name in select(model, pattern)]

@@ -1,7 +1,7 @@
-"""Session: attaches functions to the layers of a model, and hands out what they returned for each forward.
+"""Session: attaches functions to the layers of a model, and returns what they computed for each forward.
 
 A pre-hook of the root module opens a window, hooks of the layers fill it, and `Session.take` closes it. A window
-belongs to one thread, so that several threads may call the model at once. Nothing of an earlier forward is handed out.
+belongs to one thread, so that several threads may call the model at once. Nothing of an earlier forward is returned.
 """
 
 from __future__ import annotations
@@ -24,15 +24,6 @@ from endoscope.capturing.window import Attachment, Window
 from endoscope.errors import ConfigError
 from endoscope.layers import get_layer_by_name, unwrap
 from endoscope.torch_private import in_backward
-
-
-def check_hooks(model: torch.nn.Module) -> None:
-    """Raise ConfigError if a model calls no hooks."""
-    if isinstance(unwrap(model), torch.jit.ScriptModule):
-        raise ConfigError(
-            f"a {type(model).__name__} calls no hooks, so its layers cannot be watched; use the nn.Module that it was "
-            "made from"
-        )
 
 
 class _Thread(threading.local):
@@ -66,13 +57,15 @@ class Session:
 
     def _attach(self, notify_compiled: Callable[[], None]) -> None:
         by_layer: dict[torch.nn.Module, list[Attachment]] = {}
-        for attachment in self._attachments:  # layers are looked up now, because the user may have exchanged one
+        for attachment in self._attachments:  # layers are looked up now, because the user may have replaced one
             by_layer.setdefault(get_layer_by_name(self._model, attachment.layer_name), []).append(attachment)
         self._hooks.run_eagerly(self._model, notify_compiled)  # before the hidden hooks, which use the same attribute
         root = unwrap(self._model)
-        fused = {} if isinstance(self._model, torch.nn.DataParallel) else fused_layers(root)
-        self._hooks.before_forward(root, self._begin, hidden=root in fused)
-        self._hooks.forward(root, self._end, hidden=root in fused, always=True)
+        # Hidden hooks are called after Ctrl-C, registered ones are not. DataParallel's replicas would share them.
+        hidden = not isinstance(self._model, torch.nn.DataParallel)
+        fused = fused_layers(root) if hidden else {}
+        self._hooks.before_forward(root, self._begin, hidden=hidden)
+        self._hooks.forward(root, self._end, hidden=hidden, always=True)
         self._fused = {}
         for layer, attachments in by_layer.items():
             if fused.get(layer, layer) is not layer:

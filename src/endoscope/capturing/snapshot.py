@@ -45,15 +45,20 @@ class Snapshot:
         bytes, the tensors of the copy are on the current CUDA device."""
         events = self._events
         with torch.inference_mode(False):
-            if not events:
-                return snapshot(self.value).value
             for event in events:
                 torch.cuda.current_stream().wait_event(event)
-            return map_value(_to_cuda, self.value)
+            return map_value(_to_cuda if events else _copy_again, self.value)
 
 
 def _to_cuda(v: Any) -> Any:
-    return v.to("cuda", non_blocking=True) if isinstance(v, torch.Tensor) else _copy(set(), v)
+    return v.to("cuda", non_blocking=True) if isinstance(v, torch.Tensor) else _copy_again(v)
+
+
+def _copy_again(v: Any) -> Any:
+    """A copy of a leaf that has been copied before."""
+    if isinstance(v, torch.Tensor):
+        return _clone(v)
+    return v.copy() if isinstance(v, np.ndarray) else v
 
 
 def snapshot(value: Any) -> Snapshot:
@@ -96,7 +101,8 @@ def _host_copy(t: torch.Tensor) -> torch.Tensor:
     if type(t) not in (torch.Tensor, torch.nn.Parameter):  # a subclass may have no memory of its own
         local = getattr(t, "to_local", None)  # a DTensor: the shard of this rank, without communication
         t = local() if local else t.as_subclass(torch.Tensor)
-    t = t.detach()
+    if t.requires_grad:  # each call of torch can hand the interpreter lock to another thread
+        t = t.detach()
     if t.device.type == "cuda" and t.layout is torch.strided and not t.is_quantized:
         return torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True).copy_(t, non_blocking=True)
     if not t.is_cpu:

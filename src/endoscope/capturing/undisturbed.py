@@ -29,7 +29,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 def undisturbed(model: nn.Module, *, run_hooks: bool = False) -> Iterator[Twin]:
     """Inside this block the twin of a model may be run, without gradient.
 
-    Everything is afterwards as before: the modules with their buffers, train/eval flags, hooks and attributes that the
+    Everything is restored afterwards: the modules with their buffers, train/eval flags, hooks and attributes that the
     forward sets (``self.aux_loss = ...``); torch's random generators (in train mode also those of ``random`` and
     ``numpy.random``); grad and inference mode; the autocast cache. Compiled modules run uncompiled.
 

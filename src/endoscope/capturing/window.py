@@ -1,4 +1,4 @@
-"""Window: what one forward of the model gave, on the thread that called it."""
+"""Window: what was captured during one forward of the model, on the thread that called it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from endoscope.capturing.notes import Reason
 from endoscope.capturing.snapshot import Snapshot
 
 MAX_CALLS_OF_A_PART = 1000
-"""How many calls ``calls="all"`` keeps of a layer that is called without the model, where no new forward ends them."""
+"""How many calls ``calls="all"`` keeps of a layer that is called without the model: no new forward ends the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Window:
         name, captures = attachment.name, self.captures.setdefault(attachment.name, {})
         is_last = not captures or call >= max(captures)  # a backward pass visits the calls last to first
         if is_last and attachment.calls == "last":
-            captures.clear()  # also if this call gave nothing: an earlier one is not the last
+            captures.clear()  # even if this call returned nothing: an earlier one is not the last
         if isinstance(result, str):
             self.failures[name] = result
         elif result.value is None:
@@ -75,7 +75,7 @@ class Window:
         return Snapshot.joined([captures[call] for call in sorted(captures)])
 
     def close(self) -> None:
-        """Take nothing more in: later gradients belong to no datapoint, so their hooks are removed."""
+        """Capture nothing more: later gradients belong to no datapoint, so their hooks are removed."""
         self.closed = True
         while self.handles:
             self.handles.pop().remove()

@@ -45,7 +45,7 @@ def export_datapoints(
             if idx not in outputs:
                 outputs.list(idx)  # raises an error that says which datapoints exist
         selected = list(dict.fromkeys(indices)) or list(outputs)
-        damage = [] if indices else [printable(str(d)) for d in outputs.seen_damage]
+        damage = [] if indices else [printable(str(d)) for d in outputs.known_damage]
         existing: dict[str, None] = {}  # in order
         written = 0
         for idx in progress(selected, "exporting"):

@@ -62,7 +62,12 @@ def _weights(module: torch.nn.Module, output: Any) -> Tensor | None:
         return None if output.is_complex() or output.ndim == 0 else output
     if isinstance(module, torch.nn.MultiheadAttention) and isinstance(output, tuple) and len(output) == 2:
         return _of_multihead_attention(*output)
-    candidates = [t for t in list(tensors_in(output))[1:] if _may_be_weights(t)]
+    return _most_likely(list(tensors_in(output))[1:])
+
+
+def _most_likely(tensors: list[Tensor]) -> Tensor | None:
+    """The first tensor whose rows are distributions, else the first without negative values."""
+    candidates = [t for t in tensors if t.ndim >= 3 and t.is_floating_point() and t.numel() > 0]
     distributions = (t for t in candidates if all(_sums_to_one(t)))
     # With dropout the rows do not add up, but only weights have no negative values: keys and hidden states do.
     without_negatives = (t for t in candidates if not (t < 0).any())
@@ -74,10 +79,6 @@ def _of_multihead_attention(result: Any, weights: Any) -> Tensor | None:
         return None
     unbatched = isinstance(result, Tensor) and result.ndim == 2
     return weights[None] if unbatched else weights
-
-
-def _may_be_weights(t: Tensor) -> bool:
-    return t.ndim >= 3 and t.is_floating_point() and t.numel() > 0
 
 
 def _real(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from endoscope.debuggers.forward_debugger import ForwardDebugger
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import Summary, first_tensor
 
 
@@ -26,7 +26,7 @@ class FeatureMapDebugger(ForwardDebugger):
 
     def process_forward(self, module: torch.nn.Module, input: Any, output: Any) -> dict[str, Any]:
         stored = output_with_summary("feature_map", self.layer_name, module, input, output)
-        computed: dict[str, Any] = summaries_made(stored)
+        computed: dict[str, Any] = with_summaries(stored)
         return computed
 
 

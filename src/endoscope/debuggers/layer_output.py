@@ -26,7 +26,7 @@ class LayerOutputDebugger(ForwardDebugger):
 
     Images and volumes shrink in height, width and depth, sequences in length. Channels are never mixed, and outputs
     without a spatial dimension are stored as they are. A factor larger than a dimension averages all of that dimension;
-    ``kernel_size`` is the block that was used. Rows beyond the last full block are left out. ``downsampled`` tells
+    ``kernel_size`` is the block that was used. Rows beyond the last full block are left out. ``downsampled`` is
     whether ``output`` differs from the layer's output. Averages of integers are float32.
     """
 

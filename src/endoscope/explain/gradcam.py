@@ -90,7 +90,8 @@ class GradCAM:
             output = call_model(twin.model, _usable(input))
             if leaf is None:
                 raise EndoscopeError(f"layer {self.layer_name!r} did not run in this forward; choose one that does")
-            scores = _by_class(_scores(output), len(leaf) if leaf.ndim else 1, self.layer_name)
+            scores = output if isinstance(output, Tensor) else _find_scores(output)
+            scores = _by_class(scores, len(leaf) if leaf.ndim else 1, self.layer_name)
             targets = _targets(target_class, scores)
             chosen = scores[torch.arange(len(targets)), targets]
             gradient = self._gradient(chosen, leaf)
@@ -169,21 +170,17 @@ def _replace(value: Any, old: Tensor, new: Tensor) -> Any:
     return value
 
 
-def _scores(output: Any) -> Tensor:
-    if isinstance(output, Tensor):
-        return output
+def _find_scores(output: Any) -> Tensor:
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named
     tensors = [t for t in tensors_in(output) if t.is_floating_point()]
-    if len(tensors) == 1:
-        return tensors[0]
-    for tensor in tensors:
-        if tensor.ndim == 2:
-            return tensor
-    shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
+    candidates = tensors if len(tensors) == 1 else [t for t in tensors if t.ndim == 2]
+    if candidates:
+        return candidates[0]
+    shapes = [tuple(t.shape) for t in tensors]
     raise EndoscopeError(
-        f"no scores found in the model's output, a {type(output).__name__} with these tensors: {shapes}; "
+        f"no scores found in the model's output, a {type(output).__name__} with tensors of the shapes {shapes}; "
         "expected a tensor, 'logits', or a tensor of shape (batch, classes)"
     )
 
@@ -206,11 +203,11 @@ def _by_class(scores: Tensor, batch: int, layer_name: str) -> Tensor:
 def _targets(target_class: Target, scores: Tensor) -> list[int]:
     batch, classes = scores.shape[:2]
     if target_class is None:
-        best = scores.detach().flatten(2).mean(2) if scores.ndim > 2 else scores.detach()
-        return [0] * batch if classes == 1 else best.argmax(1).tolist()
-    given: Any = target_class.tolist() if isinstance(target_class, Tensor) else target_class
+        best: list[int] = scores.detach().reshape(batch, classes, -1).sum(2).argmax(1).tolist()
+        return best
+    query: Any = target_class.tolist() if isinstance(target_class, Tensor) else target_class
     try:
-        targets = [operator.index(t) for t in (given if isinstance(given, (list, tuple)) else [given] * batch)]
+        targets = [operator.index(t) for t in (query if isinstance(query, (list, tuple)) else [query] * batch)]
     except TypeError:
         expected = "it must be a class index, or a list of one per datapoint"
         raise ConfigError(f"target_class is {target_class!r}; {expected}") from None

@@ -167,15 +167,13 @@ def decode(line: bytes) -> Index:
         raise PageFormatError("catalogue of another version")
     try:
         indices, ends = _array(members["indices"]), _array(members["ends"])
-        counts = _array(members["counts"]) if "counts" in members else None
+        counts = _array(members["counts"]) if "counts" in members else np.ones(len(ends), np.int64)
         pages = [_decode_page(*page) for page in members["pages"]]
     except (KeyError, TypeError, ValueError):
         raise PageFormatError("catalogue line without its arrays") from None
     records = [count for _, _, count in pages]
     if sum(records) != len(ends) or not _fit(counts, len(ends), len(indices)):
         raise PageFormatError("catalogue line whose arrays do not fit together")
-    if counts is None:
-        counts = np.ones(len(ends), np.int64)
     starts = np.empty(len(ends), _INT64)
     starts[1:] = ends[:-1]
     first = 0
@@ -195,8 +193,8 @@ def _decode_page(*page: Any) -> tuple[PageInfo, int, int]:
     return PageInfo(name, dropped, data_start=data_start), start, records
 
 
-def _fit(counts: Ints | None, records: int, datapoints: int) -> bool:
+def _fit(counts: Ints, records: int, datapoints: int) -> bool:
     """Whether every record has a datapoint, and together they have all of them. The sum alone may overflow."""
-    if counts is None or not records:
-        return records == datapoints
+    if not len(counts):
+        return records == datapoints == 0
     return bool(len(counts) == records and counts.min() > 0 and counts.max() <= datapoints == counts.sum())

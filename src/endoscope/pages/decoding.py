@@ -12,7 +12,7 @@ import torch
 from endoscope.errors import PageFormatError
 from endoscope.pages import composites, scalars
 from endoscope.pages.spans import NESTED
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import MAX_DEPTH, PerDatapoint
 
 TensorOf = Callable[[dict[str, Any]], torch.Tensor]
@@ -20,12 +20,12 @@ TensorOf = Callable[[dict[str, Any]], torch.Tensor]
 
 
 def decode(tree: Any, tensor_of: TensorOf, row: int | None) -> Any:
-    """Rebuild the value of datapoint ``row``; None is the value of the whole batch."""
+    """Rebuild the value of datapoint ``row``; None is the value of the complete batch."""
     decoder = _Decoder(tensor_of, row)
     try:
         value = decoder.decode(tree, 0)
         # Several numbers: the layer's first dimension is not the batch, and every datapoint gets all of them.
-        return summaries_made(value, several=list) if decoder.summaries else value
+        return with_summaries(value, several=list) if decoder.summaries else value
     except RecursionError:
         raise PageFormatError("value nested too deeply") from None
 

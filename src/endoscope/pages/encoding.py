@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.pages import composites, format, scalars
@@ -150,18 +148,11 @@ def _encode_block(name: str, value: Any, count: int, start: int) -> _Block:
 def _checksums(parts: Sequence[_Part], count: int) -> dict[str, Any]:
     """One checksum of what all datapoints share, and one for each datapoint of its rows."""
     batched = [part.bytes for part in parts if "batch" in part.ref]
-    sums: dict[str, Any] = {"sum": _checksum(part.bytes for part in parts if "batch" not in part.ref)}
+    sums: dict[str, Any] = {"sum": format.checksum(part.bytes for part in parts if "batch" not in part.ref)}
     if batched:
         by_datapoint = zip(*(np.split(rows, count) for rows in batched), strict=True)
-        sums["sums"] = [_checksum(rows) for rows in by_datapoint]
+        sums["sums"] = [format.checksum(rows) for rows in by_datapoint]
     return sums
-
-
-def _checksum(arrays: Iterable[Bytes]) -> str:
-    digest = xxhash.xxh3_64()
-    for array in arrays:
-        digest.update(array.data)
-    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- values
@@ -181,7 +172,7 @@ class _Encoder:
         if kind in _PLAIN:
             return value
         if kind is float:
-            return value if math.isfinite(value) else {"$": "float", "value": repr(value)}
+            return scalars.encode_float(value)
         if depth > MAX_DEPTH:
             raise ValueError(f"value nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, torch.Tensor):

@@ -29,7 +29,7 @@ def next_page(folder: Path, rank: int | None) -> int:
 
 
 # ---------------------------------------------------------------- a folder for new pages
-def make_folder(folder: Path, key: str) -> None:
+def ensure_folder(folder: Path, key: str) -> None:
     """Ensure that a folder exists and can be written; errors name ``key``, its argument or config key."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def make_folder(folder: Path, key: str) -> None:
 
 def check_folder(folder: Path, *, rank: int | None, world_size: int, overwrite: bool) -> list[Path]:
     """Ensure that ``folder`` exists; returns an earlier capture's pages, which are refused unless ``overwrite``."""
-    make_folder(folder, "output_dir")
+    ensure_folder(folder, "output_dir")
     old = sorted(path for path, name in _parsed_files(folder).items() if _is_ours(name, rank, world_size))
     if old and not overwrite:
         raise FolderInUseError(

@@ -6,6 +6,7 @@ docs/page-format.md is the specification. Pure functions; touches no file.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,14 @@ def _dtypes() -> dict[str, Dtype]:
 
 DTYPES = _dtypes()
 NAMES = {d.torch: name for name, d in DTYPES.items()}
+
+
+def checksum(arrays: Iterable[np.ndarray[Any, Any]]) -> str:
+    """The checksum of the bytes of several arrays, one after the other."""
+    digest = xxhash.xxh3_64()
+    for array in arrays:
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- lines

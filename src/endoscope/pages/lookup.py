@@ -44,7 +44,9 @@ class Lookup:
 
 def look_up(folder: str, listing: Listing, open_page: Callable[[str], PageFiles]) -> Lookup:
     """Find every record of a folder."""
-    parts = [part for name in listing.catalogues for part in _read_catalogue(folder, name, listing)]
+    parts: list[Index] = []
+    for name in listing.catalogues:
+        parts += _read_catalogue(folder, name, listing)
     covered = {info.name for part in parts for info in part.pages}
     if not covered <= listing.pages.keys():  # a live run has closed pages since the folder was listed
         listing = list_folder(folder)

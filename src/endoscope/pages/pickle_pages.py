@@ -5,7 +5,7 @@ Reading one can run any code, so `load` is called only when the caller has said 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from endoscope.errors import ConfigError, PageFormatError
 from endoscope.pages import composites, format
 from endoscope.pages.files import list_folder
-from endoscope.values import DataclassValue, NamedTupleValue, PerDatapoint, WholeBatch
+from endoscope.values import PerDatapoint, WholeBatch, parts_of
 
 
 def joblib() -> Any:
@@ -72,25 +72,16 @@ def one_datapoint(value: Any, row: int, count: int) -> Any:
     if isinstance(value, np.ndarray):
         sliced = count > 1 and value.shape[:1] == (count,) and value.dtype.kind in "biufc"
         return value[row : row + 1].copy() if sliced else value
-    return _row_of_container(value, lambda v: one_datapoint(v, row, count))
+    parts = parts_of(value)
+    if parts is None:
+        return value
+    return parts.rebuild([*parts.hashed], [one_datapoint(v, row, count) for v in parts.values])
 
 
 def _row_of_tensor(t: torch.Tensor, row: int, count: int) -> torch.Tensor:
     if count == 1 or t.is_nested or t.shape[:1] != (count,):  # the rows of a nested tensor share no shape
         return t
     return composites.one_row(t, row).clone()  # a view would take the bytes of the whole batch into the pickle
-
-
-def _row_of_container(value: Any, inner: Callable[[Any], Any]) -> Any:
-    if isinstance(value, DataclassValue):
-        return DataclassValue(value._type, {k: inner(v) for k, v in value._fields.items()})
-    if isinstance(value, dict):
-        return {k: inner(v) for k, v in value.items()}
-    if isinstance(value, NamedTupleValue):
-        return NamedTupleValue(value._type, value._fields, [inner(v) for v in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)(inner(v) for v in value)
-    return value
 
 
 # ---------------------------------------------------------------- tensors that torch cannot unpickle

@@ -13,7 +13,7 @@ from endoscope.pages.folders import sync_folder
 from endoscope.pages.names import page_name
 from endoscope.pages.page import Lost
 from endoscope.pages.sink import Captured
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import apply_tensor_op
 
 
@@ -35,7 +35,7 @@ class PickleSink:
         if self._page and self._size + record.nbytes > self._page_size:
             self._begin_page()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
-        values = {name: summaries_made(captured.wait()) for name, captured in record.outputs.items()}
+        values = {name: with_summaries(captured.wait()) for name, captured in record.outputs.items()}
         for row, idx in enumerate(indices):
             outputs = {name: pickle_pages.one_datapoint(value, row, len(indices)) for name, value in values.items()}
             self._page[idx] = apply_tensor_op(pickle_pages.picklable, outputs)

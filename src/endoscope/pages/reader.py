@@ -71,7 +71,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
 
     def _find_records(self, listing: Listing) -> None:
         self._lookup = look_up(self._path, listing, self._open)
-        self.seen_damage: list[Damage] = [*self._lookup.damage]
+        self.known_damage: list[Damage] = [*self._lookup.damage]
         """What finding and reading records has shown so far; `damage` also checks lengths."""
         self._unmeasured = self._lookup.closed_pages
         self._last: tuple[int, RecordReader] | None = None
@@ -87,7 +87,7 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
         """The record of a datapoint, and its row in the record's batch."""
         place = self._lookup.find(idx)
         if place is None:
-            indices, seen = self._lookup.datapoints, len(self.seen_damage)
+            indices, seen = self._lookup.datapoints, len(self.known_damage)
             span = f"{len(indices)} datapoints, {indices[0]} to {indices[-1]}" if len(indices) else "no datapoint"
             lost = f"; {seen} damaged record(s) may have held it, see .damage" if seen else ""
             raise DatapointNotFoundError(f"no datapoint {idx} in {str(self.folder)!r}, which holds {span}{lost}")
@@ -122,8 +122,8 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
             file = f"{index.pages[page].name}.{suffix}"
             in_page = record - int(index.page.searchsorted(page))
             damage = Damage(file, in_page, str(e), (int(idx),))
-            if damage not in self.seen_damage:
-                self.seen_damage.append(damage)
+            if damage not in self.known_damage:
+                self.known_damage.append(damage)
             raise DamagedRecordError(f"{self.folder / file}, record {in_page}, datapoint {idx}: {e}") from None
 
     # ---- reading
@@ -213,9 +213,9 @@ class DebugOutputs(Mapping[int, dict[str, Any]]):
                 from endoscope.pages.verify import verify_lengths
 
                 damage, self._unmeasured = verify_lengths(self._path, self._unmeasured)
-                lines = {d.file for d in self.seen_damage if d.file.endswith(".jsonl")}
-                self.seen_damage += [d for d in damage if d.file not in lines]
-            return self.seen_damage
+                lines = {d.file for d in self.known_damage if d.file.endswith(".jsonl")}
+                self.known_damage += [d for d in damage if d.file not in lines]
+            return self.known_damage
 
     def verify(self) -> Sequence[Damage]:
         """Read and check every record of every page; returns what is damaged, the empty list when all is well."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from endoscope.errors import PageFormatError
 from endoscope.pages import format
@@ -50,7 +48,7 @@ class RecordReader:
         return notes
 
     def read(self, name: str, row: int | None) -> Any:
-        """One debugger's value for datapoint ``row`` of the record; None is the value of the whole batch."""
+        """One debugger's value for datapoint ``row`` of the record; None is the value of the complete batch."""
         block = self._block(name)
         if "value" not in block:
             raise PageFormatError(f"outputs of {name!r} are malformed")
@@ -101,7 +99,7 @@ def _verify(block: dict[str, Any], spans: list[Span], parts: list[Bytes], row: i
     """Check the bytes that all datapoints share, and the rows that were read."""
     shared = [part for span, part in zip(spans, parts, strict=True) if span.row is None]
     batched = [part for span, part in zip(spans, parts, strict=True) if span.row is not None]
-    valid = _checksum(shared) == block.get("sum")
+    valid = format.checksum(shared) == block.get("sum")
     if batched:
         sums = block.get("sums")
         valid = valid and isinstance(sums, list) and len(sums) == count and _rows_are_valid(batched, sums, row)
@@ -111,16 +109,9 @@ def _verify(block: dict[str, Any], spans: list[Span], parts: list[Bytes], row: i
 
 def _rows_are_valid(batched: list[Bytes], sums: list[Any], row: int | None) -> bool:
     if row is not None:
-        return bool(_checksum(batched) == sums[row])
+        return bool(format.checksum(batched) == sums[row])
     by_datapoint = zip(*(np.split(part, len(sums)) for part in batched), strict=True)
-    return [_checksum(rows) for rows in by_datapoint] == sums
-
-
-def _checksum(parts: Iterable[Bytes]) -> str:
-    digest = xxhash.xxh3_64()
-    for part in parts:
-        digest.update(part.data)
-    return digest.hexdigest()
+    return [format.checksum(rows) for rows in by_datapoint] == sums
 
 
 def _tensor(span: Span, data: Bytes, row: int | None) -> torch.Tensor:

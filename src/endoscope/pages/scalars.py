@@ -33,6 +33,10 @@ def encode(value: Any, inner: Inner) -> Any:
     return _encode_opaque(opaque(value))
 
 
+def encode_float(value: float) -> Any:
+    return value if math.isfinite(value) else _node("float", value=repr(value))
+
+
 def encode_floats(values: Sequence[float]) -> dict[str, Any]:
     """A long list of floats, as bytes."""
     return _node("floats", base64=_base64(np.array(values, "<f8").tobytes()))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from endoscope import ranks
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.errors import ConfigError, PageError
-from endoscope.pages.folders import check_folder, make_folder, next_page, page_files, prepare_folder, replace_pages
+from endoscope.pages.folders import check_folder, ensure_folder, next_page, page_files, prepare_folder, replace_pages
 from endoscope.pages.sink import PageSink, SafetensorsSink
 from endoscope.pages.writer import OnFull, PageWriter, WriterClosed, WriterCounts
 
@@ -208,7 +208,7 @@ class PageStore:
             counts = self._open.unsaved
             source = self._open.spool or self._folder
             if source is None or source.resolve() == target.resolve() or not page_files(source):
-                make_folder(target, "output_dir")
+                ensure_folder(target, "output_dir")
             else:
                 replace = self._settings.overwrite if overwrite is None else overwrite
                 old = check_folder(target, rank=self._rank, world_size=self._world, overwrite=replace)

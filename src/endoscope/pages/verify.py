@@ -19,7 +19,8 @@ from endoscope.pages.scan import Damage, read_lines, scan
 
 def verify_folder(folder: Path) -> list[Damage]:
     """Read all of it; returns what is damaged. An unfinished page is not damage: its complete records are checked."""
-    catalogues = _read_catalogues(folder)  # before the pages: every page that they name exists at this moment
+    # Catalogues come first: every page that they name exists at this moment.
+    catalogues = {name: _read_catalogue(str(folder), name) for name in list_folder(str(folder)).catalogues}
     listing = list_folder(str(folder))
     damage: list[Damage] = []
     datapoints: set[int] = set()
@@ -88,7 +89,7 @@ def _verify_ending(files: PageFiles, index: Index) -> list[Damage]:
         return _verify_unclosed(files, index)
     damage = []
     if closing.get("records") != len(index):
-        damage.append(Damage(f"{files.name}.jsonl", None, f"{len(index)} whole records of {closing.get('records')}"))
+        damage.append(Damage(f"{files.name}.jsonl", None, f"{len(index)} complete records of {closing.get('records')}"))
     tensors = f"{files.name}.safetensors"
     try:
         wrong = _wrong_length(files, closing)
@@ -143,10 +144,6 @@ Lines = list[bytes | None] | PageFormatError
 """A catalogue's lines, None for one that is too long; or why it cannot be read."""
 
 
-def _read_catalogues(folder: Path) -> dict[str, Lines]:
-    return {name: _read_catalogue(str(folder), name) for name in list_folder(str(folder)).catalogues}
-
-
 def _read_catalogue(folder: str, name: str) -> Lines:
     """All lines but one that is still being written."""
     try:
@@ -180,6 +177,6 @@ def _verify_coverage(index: Index, listing: Listing, datapoints: set[int]) -> li
         if info.name not in listing.pages:
             damage.append(Damage(f"{info.name}.jsonl", None, "the page is missing", tuple(listed)))
         elif lost := sorted(set(listed) - datapoints):
-            cause = "datapoints in the catalogue that no whole line holds"
+            cause = "datapoints in the catalogue that no complete line holds"
             damage.append(Damage(f"{info.name}.jsonl", None, cause, tuple(lost)))
     return damage

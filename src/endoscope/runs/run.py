@@ -279,11 +279,11 @@ class _Pages:
         if outputs is None or state != earlier:
             outputs = DebugOutputs(self._files.root / name, listing=listing)
             if state == earlier:  # it was closed meanwhile, and its damage is not forgotten
-                outputs.seen_damage += [each for each in damage if each not in outputs.seen_damage]
-        self._open[name], self._seen[name] = outputs, (state, outputs.seen_damage)
+                outputs.known_damage += [each for each in damage if each not in outputs.known_damage]
+        self._open[name], self._seen[name] = outputs, (state, outputs.known_damage)
         if len(self._open) > _OPEN_FOLDERS:
             self._open.pop(next(iter(self._open)))  # closes when its last user releases it
-        return outputs, [str(each) for each in outputs.seen_damage]
+        return outputs, [str(each) for each in outputs.known_damage]
 
     def damage_seen(self, name: str) -> int:
         with self._lock:

@@ -13,7 +13,7 @@ import pytest
 from tests.runners.training import config, evaluation
 
 from endoscope.errors import ConfigError
-from endoscope.pages.folders import make_folder
+from endoscope.pages.folders import ensure_folder
 from endoscope.runners.loops.supervised import SupervisedEvaluator, SupervisedTrainer
 from endoscope.runners.state import run_folder
 from endoscope.runners.state.run_folder import RunFolder
@@ -94,8 +94,8 @@ def test_a_full_disk_does_not_stop_a_run_between_checkpoints(
 
 def test_names_of_any_kind(tmp_path: Path) -> None:
     path = tmp_path / "mit Leerzeichen" / "ü…日"
-    make_folder(path, "work_dir")
-    make_folder(path, "work_dir")
+    ensure_folder(path, "work_dir")
+    ensure_folder(path, "work_dir")
     RunFolder(path, job="eval").begin({"class_names": ["größe"]}, {"work_dir": str(path)})
     assert read(path / "run.json")["class_names"] == ["größe"]
     assert read(path / "config.json")["work_dir"] == str(path)
@@ -105,10 +105,10 @@ def test_a_folder_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=r"^work_dir: cannot make the folder '.*file"):
-            make_folder(path, "work_dir")
+            ensure_folder(path, "work_dir")
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
     with pytest.raises(ConfigError, match=r"^work_dir: cannot write into"):
-        make_folder(tmp_path, "work_dir")
+        ensure_folder(tmp_path, "work_dir")
 
 
 @pytest.mark.parametrize(

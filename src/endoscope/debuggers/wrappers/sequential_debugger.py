@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 
 from endoscope.capturing.guard import Failures, Guard, OnError
+from endoscope.capturing.hooks import check_hooks
 from endoscope.capturing.notes import Absence, Notes, Reason
-from endoscope.capturing.session import Session, check_hooks
+from endoscope.capturing.session import Session
 from endoscope.capturing.snapshot import Snapshot
 from endoscope.debuggers.assembly import assemble
 from endoscope.debuggers.attachments import attachment, draws_of
@@ -26,7 +27,7 @@ from endoscope.debuggers.forward_debugger import ForwardDebugger
 from endoscope.debuggers.indices import datapoint_index
 from endoscope.errors import ConfigError
 from endoscope.pages.store import PageFormat, PageStore, StoreSettings
-from endoscope.summaries import summaries_made
+from endoscope.summaries import with_summaries
 from endoscope.values import Summary
 
 log = logging.getLogger("endoscope")
@@ -161,7 +162,8 @@ class SequentialDebugger(BaseDebugger):
     def __call__(self, datapoint: dict[str, Any], model: torch.nn.Module | None = None) -> dict[str, Any]:
         """Run every debugger on a datapoint (or batch) that the model has just seen; returns ``{name: outputs}``.
 
-        The outputs are copies for the caller to keep or change. Of a model on CUDA they are on the device.
+        The outputs are copies for the caller to keep or change. If the model is on CUDA, so are they. Statistics are
+        mappings that are computed when they are first read; ``json.dumps`` needs ``dict(...)`` around them.
         """
         if not self._enabled:
             return {}
@@ -290,7 +292,7 @@ class _Statistics(UserDict[str, Any]):
 
     @cached_property
     def data(self) -> dict[str, Any]:  # type: ignore[override]
-        numbers: dict[str, Any] = summaries_made({"x": self._tensor, "stats": Summary(of="x")})["stats"]
+        numbers: dict[str, Any] = with_summaries({"x": self._tensor, "stats": Summary(of="x")})["stats"]
         return numbers
 
 

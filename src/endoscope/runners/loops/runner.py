@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from endoscope.capturing.calling import call_model
 from endoscope.debuggers.wrappers.sequential_debugger import SequentialDebugger
 from endoscope.errors import ConfigError
-from endoscope.pages.folders import make_folder
+from endoscope.pages.folders import ensure_folder
 from endoscope.runners.config.plain import as_json
 from endoscope.runners.config.settings import Settings
 from endoscope.runners.data.batches import UserCollate, to_device
@@ -58,7 +58,7 @@ class BaseRunner(ABC):
         self.device = usable_device(device if device is not None else self.settings.device)
         self.ranks = Ranks.join(self.device)
         self.work_dir = self.settings.work_dir.absolute()  # the user's code may change the current folder
-        make_folder(self.work_dir, "work_dir")
+        ensure_folder(self.work_dir, "work_dir")
         if not os.access(self.work_dir, os.R_OK):
             raise ConfigError(f"work_dir: cannot read {str(self.work_dir)!r}; choose another")
         self.folder = RunFolder(self.work_dir, job=self.job)

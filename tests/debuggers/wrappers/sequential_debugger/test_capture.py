@@ -22,13 +22,13 @@ def hooks_on(model: torch.nn.Module) -> int:
 
 def test_hooks_exist_only_while_enabled(make: Any, run: Any, model: torch.nn.Module) -> None:
     debugger = make(node("all", Output, layer_name="*"))
-    assert hooks_on(model) == 5  # one per layer, and two of the root around a forward
+    assert hooks_on(model) == 3  # one per layer
     debugger.enabled = False
     assert hooks_on(model) == 0
     assert run(debugger, 0) == {}
     debugger.enabled = True
     debugger.enabled = True
-    assert hooks_on(model) == 5
+    assert hooks_on(model) == 3
     debugger.close()
     assert hooks_on(model) == 0
 
@@ -109,6 +109,27 @@ def test_a_forward_nobody_asked_about_is_forgotten(sometimes: Any) -> None:
     seen = debugger(datapoint(0, x, model(x)), model)
     assert list(seen) == ["o/a"]
     assert torch.equal(seen["o/a"]["output"], model.a(model.a(x)))
+
+
+def test_ctrl_c_in_a_forward_leaves_nothing_behind(sometimes: Any, tmp_path: Path) -> None:
+    model, debugger = sometimes
+    x = torch.ones(1, 2)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for where in (model.b, model):  # inside the forward, and in a hook of the model after it
+        hook = where.register_forward_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        hook.remove()
+    model.use_b = False
+    assert list(debugger(datapoint(0, x, model(x)), model)) == ["o/a"]
+    debugger.flush()
+    outputs: Any = load_debug_outputs(tmp_path)
+    assert outputs.notes(0)["calls"] == {"o/a": 2}
+    assert outputs.notes(0)["forwards"] == {"model": 3}
+    assert "o/b" in outputs.notes(0)["absent"]
 
 
 def test_called_without_a_forward(make: Any, run: Any, model: Any, tmp_path: Path) -> None:
