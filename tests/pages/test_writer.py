@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,9 +48,9 @@ class Disk(SafetensorsSink):
         assert self.open.wait(PATIENCE_S)
         self.fault(what)
 
-    def append(self, record: Captured) -> None:
+    def append(self, record: Captured) -> Mapping[str, str]:
         self._wait("append")
-        super().append(record)
+        return super().append(record)
 
     def flush(self) -> None:
         self._wait("flush")
@@ -156,7 +156,7 @@ def test_drops_are_told_by_the_debugger(
 ) -> None:
     gate = threading.Event()
     append = SafetensorsSink.append
-    monkeypatch.setattr(SafetensorsSink, "append", lambda self, r: (gate.wait(PATIENCE_S), append(self, r)))
+    monkeypatch.setattr(SafetensorsSink, "append", lambda self, r: gate.wait(PATIENCE_S) and append(self, r))
     with debugger(tmp_path, queue_mb=0.01, on_full="drop") as d:
         for idx in range(50):
             d.add_to_buffer({"x": KB}, datapoint(idx))

@@ -262,7 +262,7 @@ class _Layer:
         output = self._calls[-1].output
         if isinstance(output, str):
             return "not copied"
-        shapes = [str(list(t.shape)) for t in tensors_in(output.value)]
+        shapes = ["nested" if t.is_nested else str(list(t.shape)) for t in tensors_in(output.value)]
         more = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
         return shapes[0] + more if shapes else type(output.value).__name__
 

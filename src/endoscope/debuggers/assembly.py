@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -72,9 +73,11 @@ def _layer_pattern(config: Any) -> str | None:
 
 def _build(config: Any, model: torch.nn.Module, where: str) -> BaseDebugger:
     try:
+        _check_class(config)
         debugger = build_from_config(config)
         if isinstance(debugger, BaseDebugger):
             check_signature(debugger)
+            _check_layer_name(debugger)
     except ConfigError as e:
         raise type(e)(f"{where}.debugger_config: {e}") from None
     if not isinstance(debugger, BaseDebugger):
@@ -88,3 +91,22 @@ def _build(config: Any, model: torch.nn.Module, where: str) -> BaseDebugger:
     if callable(check):
         check(model)
     return debugger
+
+
+def _check_class(config: Any) -> None:
+    cls = config.get("class") if isinstance(config, Mapping) else None
+    if isinstance(cls, BaseDebugger):
+        name = type(cls).__name__
+        raise ConfigError(f"'class' is an object; expected the class {name}, with its arguments in 'args'")
+    if inspect.isclass(cls) and inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise ConfigError(f"{cls.__name__} does not define {missing}")
+
+
+def _check_layer_name(debugger: BaseDebugger) -> None:
+    if not isinstance(debugger, (ForwardDebugger, BackwardDebugger)):
+        return
+    name = getattr(debugger, "layer_name", None)
+    if not isinstance(name, str):
+        cls = type(debugger).__name__
+        raise ConfigError(f"{cls}.layer_name is {name!r}, not text; call super().__init__(layer_name) in its __init__")

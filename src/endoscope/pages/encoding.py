@@ -39,6 +39,8 @@ class Record:
     """The tensors' bytes in file order, padding included; the arrays keep the tensors alive."""
     nbytes: int = 0
     entries: list[Entry] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """By debugger, why its value could not be stored."""
 
     @property
     def indices(self) -> list[int]:
@@ -56,7 +58,7 @@ def encode_record(idx: int | list[int], outputs: Mapping[str, Any], notes: Mappi
     """
     record = Record(idx)
     blocks: dict[str, str] = {}
-    failures: dict[str, str] = {}
+    failures = record.failures
     for name, value in outputs.items():
         try:
             block = _encode_block(name, value, len(record.indices), record.nbytes)
@@ -230,6 +232,8 @@ class _Encoder:
         return ref
 
     def _tensor(self, t: torch.Tensor, path: str) -> dict[str, Any]:
+        if t.is_nested:
+            raise TypeError("a nested tensor cannot be stored; return its to_padded_tensor(0.0)")
         batch = {"batch": "slice"} if self.count > 1 and t.ndim > 0 and t.shape[0] == self.count else {}
         if t.layout is not torch.strided or t.is_quantized:
             kind, parts, facts = composites.take_apart(t)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class PickleSink:
         self._page: dict[int, Any] = {}
         self.unsaved = 0
 
-    def append(self, record: Captured) -> None:
+    def append(self, record: Captured) -> Mapping[str, str]:
         if self._page and self._size + record.nbytes > self._page_size:
             self._begin_page()
         indices = record.idx if isinstance(record.idx, list) else [record.idx]
@@ -41,6 +42,7 @@ class PickleSink:
             self._page[idx] = apply_tensor_op(pickle_pages.picklable, outputs)
         self._size += record.nbytes
         self.unsaved += 1
+        return {}
 
     def write(self) -> list[Lost]:
         return []

@@ -35,8 +35,8 @@ class PageSink(Protocol):
     unsaved: int
     """Records that stay in memory, also after `write`, until `flush` or a full page."""
 
-    def append(self, record: Captured) -> None:
-        """Take one record. It may wait for `write`."""
+    def append(self, record: Captured) -> Mapping[str, str]:
+        """Take one record, which may wait for `write`. Returns why a debugger's value could not be stored, by name."""
 
     def write(self) -> list[Lost]:
         """Pass the records taken so far to the kernel; returns those that could not be written."""
@@ -60,7 +60,7 @@ class SafetensorsSink:
         self._catalogue = folder / catalogue_name(rank)
         self._lost: list[Lost] = []
 
-    def append(self, captured: Captured) -> None:
+    def append(self, captured: Captured) -> Mapping[str, str]:
         record = encode_record(captured.idx, captured.outputs, captured.notes)
         if captured.dropped:
             record.body += b',"dropped":%d' % captured.dropped
@@ -81,6 +81,7 @@ class SafetensorsSink:
             page = self._page = self._new_page(data_start=-(-room // 64) * 64)
         page.append(record, captured.dropped)
         page.header_size += entries
+        return record.failures
 
     def _new_page(self, data_start: int) -> Page:
         while True:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,10 +39,12 @@ class WriterCounts:
     lost: int = 0
     problem: str | None = field(default=None, compare=False)
     """The first error, if there was one."""
+    failures: Counter[str] = field(default_factory=Counter, compare=False)
+    """How many values of each debugger could not be stored; their records say why."""
 
     def __add__(self, other: WriterCounts) -> WriterCounts:
         sums = (self.written + other.written, self.dropped + other.dropped, self.lost + other.lost)
-        return WriterCounts(*sums, self.problem or other.problem)
+        return WriterCounts(*sums, self.problem or other.problem, self.failures + other.failures)
 
 
 class WriterClosed(PageError):
@@ -74,13 +76,14 @@ class PageWriter:
         self._written = self._dropped = self._lost = 0
         self._dropped_before = 0  # records dropped since the last one that was queued
         self._problem: str | None = None
+        self._failures: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._pid = os.getpid()
 
     @property
     def counts(self) -> WriterCounts:
-        return WriterCounts(self._written, self._dropped, self._lost, self._problem)
+        return WriterCounts(self._written, self._dropped, self._lost, self._problem, self._failures)
 
     @property
     def closed(self) -> bool:
@@ -216,7 +219,7 @@ class PageWriter:
                 appended = 0
                 self._finish(self._sink.flush)
                 item.set()
-            elif error := _error_of(partial(self._sink.append, item)):
+            elif error := _error_of(partial(self._append, item)):
                 self._lose(error, item.dropped)
             else:
                 appended += 1
@@ -244,6 +247,14 @@ class PageWriter:
         with self._lock:
             self._dropped_before += dropped
         self._report(error)
+
+    def _append(self, item: Captured) -> None:
+        """Have the sink take a record. A value that cannot be stored is counted, and logged once per debugger."""
+        for name, message in self._sink.append(item).items():
+            self._failures[name] += 1
+            if self._failures[name] == 1:
+                text = "a value of debugger %r %s; training goes on, the notes of the record say so"
+                _error_of(partial(log.warning, text, name, message))
 
     def _report(self, error: BaseException) -> None:
         if self._problem is None:

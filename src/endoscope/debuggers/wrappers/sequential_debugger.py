@@ -242,6 +242,10 @@ class SequentialDebugger(BaseDebugger):
         """Close the pages and move them to ``output_dir``. Failures, drops and losses are reported and logged."""
         folder, counts, problem = self._store.save_all(output_dir, overwrite=overwrite)
         failures = dict(self._guard.failures)
+        for name, count in counts.failures.items():
+            earlier = failures.get(name, Failures())
+            last = "its value could not be stored; the notes of the record say why"
+            failures[name] = Failures(earlier.count + count, earlier.in_a_row, last)
         report = SaveReport(folder, counts.written, counts.dropped, counts.lost, problem or counts.problem, failures)
         if not report.complete:
             log.warning("capture saved with gaps: %s", report)

@@ -23,6 +23,18 @@ class Both(ForwardDebugger, BackwardDebugger):
         return {"gradient": grad_output}
 
 
+class WithoutSuper(ForwardDebugger):
+    def __init__(self, layer_name: str) -> None:
+        pass
+
+    def process_forward(self, module: Any, input: Any, output: Any) -> Any:
+        return {"output": output}
+
+
+class WithoutMethod(ForwardDebugger):
+    pass
+
+
 def test_what_users_read(model: torch.nn.Module) -> None:
     debugger = SequentialDebugger(
         [node("a", Output, layer_name="0"), node("b", Output, layer_name="0"), node("c", Prediction)],
@@ -58,6 +70,13 @@ def test_an_instance_is_as_good_as_a_node(model: torch.nn.Module) -> None:
     ("config", "message"),
     [
         ("first", "debuggers_config must be a list, not str"),
+        (
+            [node("a", Output("0"))],
+            r"debuggers_config\[0\].debugger_config: 'class' is an object; expected the class Output",
+        ),
+        ([node("a", WithoutMethod, layer_name="0")], "WithoutMethod does not define process_forward"),
+        ([node("a", WithoutSuper, layer_name="0")], r"call super\(\).__init__\(layer_name\) in its __init__"),
+        ([node("a", Output, layer_name=3)], r"debuggers_config\[0\].debugger_config: Output.layer_name is 3, not text"),
         ([{"name": "x"}], r"debuggers_config\[0\] must be a dict with 'name' and 'debugger_config'.*\['name'\]"),
         ([{"name": 3, "debugger_config": None}], r"debuggers_config\[0\].name must be text, found 3"),
         ([node("x", Output, layer_name="O")], r"debuggers_config\[0\] \('x'\): no layer is called 'O'"),

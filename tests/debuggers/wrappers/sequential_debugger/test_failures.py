@@ -139,3 +139,26 @@ def test_no_memory_for_what_is_returned_does_not_stop_the_loop(
     assert sum("not returned: CUDA out of memory" in r.getMessage() for r in caplog.records) == 1
     debugger.flush()
     assert load_debug_outputs(tmp_path)[1]["o"]["output"].shape == (1, 8)
+
+
+class Nested(ForwardDebugger):
+    def process_forward(self, module: Any, input: Any, output: Any) -> Any:
+        return {"rows": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_value_that_cannot_be_stored_is_logged_once_and_reported(
+    make: Any, run: Any, tmp_path: Path, caplog: Any
+) -> None:
+    debugger = make(node("nested", Nested, layer_name="0"), node("sound", Output, layer_name="0"))
+    with caplog.at_level(logging.WARNING, "endoscope"):
+        for i in range(3):
+            run(debugger, i)
+        report = debugger.save_all(tmp_path / "debugger")
+    assert not report.complete
+    assert report.failures.keys() == {"nested"} and report.failures["nested"].count == 3
+    assert "debugger 'nested' failed 3 times; last: its value could not be stored" in str(report)
+    assert sum("a value of debugger 'nested' could not be stored" in r.getMessage() for r in caplog.records) == 1
+    outputs: Any = load_debug_outputs(tmp_path)
+    assert "to_padded_tensor" in outputs.notes(2)["failures"]["nested"]
+    assert [*outputs[2]] == ["sound"]
