@@ -75,7 +75,7 @@ def test_not_off(
     model = net()
     with SequentialDebugger(NODES, model, output_dir=tmp_path / "debugger") as debugger:
         debugger.enabled = True
-        assert hooks_on(model) == 5
+        assert hooks_on(model) == 3
         assert [*run(model, debugger)] == [*debugger.debuggers]
     assert hooks_on(model) == 0
     assert caplog.records == []
@@ -110,7 +110,7 @@ def test_no_hook_while_disabled(tmp_path: Path) -> None:
     for _ in range(2):
         debugger.enabled = True
         debugger.enabled = True
-        assert hooks_on(model) == 5
+        assert hooks_on(model) == 3
         debugger.enabled = False
         debugger.enabled = False
         assert hooks_on(model) == 0
