@@ -182,7 +182,9 @@ def test_nested_tensors_do_not_reach_the_loop(tmp_path: Path, idx: Any, page_for
         assert seen["feature_map"].is_nested
         cause = "the rows of a nested tensor differ in shape"
         assert seen["stats"] == {"error": f"The numbers could not be computed: {cause}"}
-        assert debugger.save_all(tmp_path).complete
+        assert [*debugger.save_all(tmp_path).failures] == (
+            [] if page_format == "pickle" else ["maps/layers.0", "maps/layers.1"]
+        )
     read = load_debug_outputs(tmp_path, trust_pickle=True)
     assert [*read] == [0, 1][: 2 if type(idx) is list else 1]
     if page_format == "pickle":

@@ -106,7 +106,10 @@ def _check_class(config: Any) -> None:
 def _check_layer_name(debugger: BaseDebugger) -> None:
     if not isinstance(debugger, (ForwardDebugger, BackwardDebugger)):
         return
-    name = getattr(debugger, "layer_name", None)
-    if not isinstance(name, str):
+    if not hasattr(debugger, "layer_name"):
         cls = type(debugger).__name__
-        raise ConfigError(f"{cls}.layer_name is {name!r}, not text; call super().__init__(layer_name) in its __init__")
+        raise ConfigError(f"a {cls} has no layer_name; call super().__init__(layer_name) in its __init__")
+    name: object = debugger.layer_name
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise ConfigError(f"a layer name must be text such as 'backbone.layer4', not {kind}")

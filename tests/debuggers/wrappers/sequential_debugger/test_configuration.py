@@ -76,7 +76,10 @@ def test_an_instance_is_as_good_as_a_node(model: torch.nn.Module) -> None:
         ),
         ([node("a", WithoutMethod, layer_name="0")], "WithoutMethod does not define process_forward"),
         ([node("a", WithoutSuper, layer_name="0")], r"call super\(\).__init__\(layer_name\) in its __init__"),
-        ([node("a", Output, layer_name=3)], r"debuggers_config\[0\].debugger_config: Output.layer_name is 3, not text"),
+        (
+            [node("a", Output, layer_name=3)],
+            r"debuggers_config\[0\].debugger_config: a layer name must be text such as 'backbone.layer4', not int",
+        ),
         ([{"name": "x"}], r"debuggers_config\[0\] must be a dict with 'name' and 'debugger_config'.*\['name'\]"),
         ([{"name": 3, "debugger_config": None}], r"debuggers_config\[0\].name must be text, found 3"),
         ([node("x", Output, layer_name="O")], r"debuggers_config\[0\] \('x'\): no layer is called 'O'"),
