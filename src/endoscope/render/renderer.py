@@ -1,4 +1,4 @@
-"""Renderer: the interface of everything that draws a value, and what a renderer is told."""
+"""Renderer: the interface of everything that draws a value, and what a renderer knows about it."""
 
 from __future__ import annotations
 
